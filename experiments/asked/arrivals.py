@@ -18,16 +18,24 @@ from scipy import sparse
 
 from experiments.asked.memory import Collection
 from experiments.asked.search import (
+    CUTOFF,
     FusionSearch,
     Normalizer,
     Weights,
-    Words,
+    WordSettings,
     bm25_weights,
     evaluate,
 )
 from model_code.incdsi.solver import HingeProblem, minimize_problem
 
+# Largest number of problems that are solved for one document.
 MAX_ROUNDS = 30
+# A constraint counts as violated if its limit is exceeded by more than this.
+VIOLATION_TOLERANCE = 1e-9
+# Smallest BM25 score that scores are divided by.
+MIN_HIGHEST_BM25 = 1e-9
+# Smaller counts of terms are rounding errors.
+ZERO_COUNT = 1e-9
 
 
 @dataclass(frozen=True)
@@ -72,8 +80,8 @@ class IncDsi:
 
 
 @dataclass(frozen=True)
-class Way:
-    """A way to index arriving documents.
+class IndexingMethod:
+    """A method of indexing arriving documents.
 
     Attributes:
         name: Name of the row in the table.
@@ -87,7 +95,7 @@ class Way:
     incdsi: IncDsi | None = None
 
 
-def arrivals_of(collection: Collection, options: Mapping[str, Any], seed: int) -> dict[str, Any]:
+def make_arrivals(collection: Collection, options: Mapping[str, Any], seed: int) -> dict[str, Any]:
     """Return the divisions of a collection for tuning and for testing, by name.
 
     Args:
@@ -110,9 +118,10 @@ def random_arrivals(
     have no new document in common.
     """
     qrels = collection.dataset.qrels
-    judged = sorted({document for rows in qrels["test"].values() for document in rows})
+    judged = sorted(set().union(*qrels["test"].values()))
     random = np.random.default_rng(seed)
     shuffled = random.permutation(judged)
+    # The tuning division has a third as many new documents as the test division.
     number = options["new"]
     tuning = shuffled[: number // 3]
     tested = shuffled[number // 3 : number // 3 + number]
@@ -173,30 +182,50 @@ def make_arrival(
         old = np.array([i for i in range(len(collection.dataset.ids)) if i not in new_set])
     old_set = set(old.tolist())
 
-    old_known = [query for query, rows in sorted(qrels["train"].items()) if rows <= old_set]
+    # A train query is known for old documents if none of its documents arrives later.
+    old_known = []
     queries_of: dict[int, list[str]] = defaultdict(list)
-    for query, rows in sorted(qrels["train"].items()):
-        for document in rows & new_set:
+    for query, relevant in sorted(qrels["train"].items()):
+        if relevant <= old_set:
+            old_known.append(query)
+        for document in relevant & new_set:
             queries_of[document].append(query)
-    share = options.get("row_share", 1.0)
-    row_queries = {
-        document: queries[: max(1, round(share * len(queries)))]
-        for document, queries in queries_of.items()
-    }
 
-    judging = {query: rows for query, rows in sorted(qrels[split].items())}
-    new_queries = [query for query, rows in judging.items() if rows & new_set]
-    old_queries = [query for query, rows in judging.items() if rows <= old_set]
+    # A new document arrives with a share of its train queries, but with at least one.
+    share = options.get("row_share", 1.0)
+    row_queries = {}
+    for document, queries in queries_of.items():
+        row_queries[document] = queries[: max(1, round(share * len(queries)))]
+
+    evaluated = sorted(qrels[split].items())
+    new_queries = [query for query, relevant in evaluated if relevant & new_set]
+    old_queries = [query for query, relevant in evaluated if relevant <= old_set]
     old_queries = random.permutation(old_queries)[: options["old_queries"]].tolist()
-    all_qrels = {query: rows for part in qrels.values() for query, rows in part.items()}
+
+    all_qrels: dict[str, set[int]] = {}
+    for split_qrels in qrels.values():
+        all_qrels.update(split_qrels)
     return Arrival(old, new, old_known, row_queries, old_queries, new_queries, all_qrels)
 
 
 class Experiment:
-    """A collection with new documents, which are indexed in several ways and evaluated."""
+    """A collection with new documents, which are indexed by several methods and evaluated.
+
+    Attributes:
+        rows: Numbers of the documents in the matrices (n,): first the old ones, then the new ones.
+        position: Row of each document in the matrices, by its number.
+        old_count: Number of old documents.
+        vectors: Encodings of the documents, (n, H).
+        text_counts: Term counts of the documents' texts, (n, terms).
+        normalizer: Distribution of the dense scores of old documents.
+    """
 
     def __init__(
-        self, collection: Collection, arrival: Arrival, words: Words, weights: Mapping[str, Weights]
+        self,
+        collection: Collection,
+        arrival: Arrival,
+        words: WordSettings,
+        weights: Mapping[str, Weights],
     ) -> None:
         """Prepare the matrices.
 
@@ -211,7 +240,7 @@ class Experiment:
         self.words = words
         self.weights = weights
         self.rows = np.concatenate([arrival.old, arrival.new])
-        self.place = {int(document): i for i, document in enumerate(self.rows)}
+        self.position = {int(document): i for i, document in enumerate(self.rows)}
         self.old_count = len(arrival.old)
         self.vectors = collection.documents.vectors[self.rows]
         self.tokens = collection.documents.tokens[self.rows]
@@ -222,7 +251,7 @@ class Experiment:
         """Return the known queries that count as words.
 
         Args:
-            which: "none", "arrivals" or "all"; see `Way.words`.
+            which: "none", "arrivals" or "all"; see `IndexingMethod.words`.
 
         Returns:
             Pairs of a document's row in the matrices and a query's row number.
@@ -230,67 +259,90 @@ class Experiment:
         pairs = []
         if which in ("arrivals", "all"):
             for document, queries in self.arrival.row_queries.items():
-                pairs.extend((self.place[document], row) for row in self.query_rows(queries))
+                for row in self.query_rows(queries):
+                    pairs.append((self.position[document], row))
         if which == "all":
-            for query in self.arrival.old_known:
-                row = self.collection.query_rows[query]
-                pairs.extend((self.place[d], row) for d in self.arrival.qrels[query])
+            pairs.extend(self.old_known_queries())
         return pairs
+
+    def old_known_queries(self) -> list[tuple[int, int]]:
+        """Return the known queries of old documents, in the form of `known_queries`."""
+        pairs = []
+        for query in self.arrival.old_known:
+            row = self.collection.query_rows[query]
+            for document in self.arrival.qrels[query]:
+                pairs.append((self.position[document], row))
+        return pairs
+
+    def known_counts(self, pairs: Sequence[tuple[int, int]]) -> sparse.csr_matrix:
+        """Return the term counts (n, terms) of the known queries of each document.
+
+        Args:
+            pairs: Result of `known_queries`.
+        """
+        positions = [position for position, _ in pairs]
+        queries = [query for _, query in pairs]
+        shape = (len(self.rows), len(self.collection.dataset.queries))
+        answers = sparse.csr_matrix((np.ones(len(pairs)), (positions, queries)), shape)
+        return (answers @ self.collection.query_counts).tocsr()
 
     def query_rows(self, queries: Sequence[str]) -> list[int]:
         """Return the row numbers of queries."""
         return [self.collection.query_rows[query] for query in queries]
 
     def bm25(self, which: str) -> sparse.csr_matrix:
-        """Return the BM25 weights (n, terms); for `which` see `Way.words`."""
+        """Return the BM25 weights (n, terms); for `which` see `IndexingMethod.words`."""
         pairs = self.known_queries(which)
-        places = [place for place, _ in pairs]
-        queries = [query for _, query in pairs]
-        shape = (len(self.rows), len(self.collection.dataset.queries))
-        answers = sparse.csr_matrix((np.ones(len(pairs)), (places, queries)), shape)
-        known = (answers @ self.collection.query_counts).tocsr()
-        words = self.words if pairs else Words()
-        return bm25_weights(self.text_counts, known, words)
+        words = self.words if pairs else WordSettings()
+        return bm25_weights(self.text_counts, self.known_counts(pairs), words)
 
-    def evaluate(self, way: Way) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
-        """Index the new documents in one way, and evaluate the search.
+    def evaluate(self, method: IndexingMethod) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
+        """Index the new documents by one method, and evaluate the search.
 
         Returns:
             nDCG@10 of the queries for old documents, nDCG@10 of the queries for new documents, and
             facts about the solver.
         """
-        bm25 = self.bm25(way.words)
-        kind = "plain" if way.words == "none" else "words"
+        bm25 = self.bm25(method.words)
+        kind = "plain" if method.words == "none" else "words"
         weights = self.weights[kind]
         vectors = self.vectors
         facts: dict[str, Any] = {}
-        if way.incdsi is not None:
-            vectors, facts = self.refine(way, bm25, weights)
+        if method.incdsi is not None:
+            vectors, facts = self.refine(method, bm25, weights)
 
         search = FusionSearch(vectors, self.tokens, bm25, self.normalizer)
-        values = []
-        for queries in (self.arrival.old_queries, self.arrival.new_queries):
-            rows = np.array(self.query_rows(queries))
-            relevant = []
-            for query in queries:
-                documents = self.arrival.qrels[query]
-                relevant.append({self.place[d] for d in documents if d in self.place})
-            found = search.candidates(
-                self.collection.queries.vectors[rows],
-                self.collection.queries.tokens[rows],
-                self.collection.query_counts[rows],
-            )
-            values.append(
-                evaluate(search, found, self.collection.queries.vectors[rows], relevant, weights)
-            )
-        return values[0], values[1], facts
+        old_scores = self._evaluate_queries(search, self.arrival.old_queries, weights)
+        new_scores = self._evaluate_queries(search, self.arrival.new_queries, weights)
+        return old_scores, new_scores, facts
+
+    def _evaluate_queries(
+        self, search: FusionSearch, queries: Sequence[str], weights: Weights
+    ) -> np.ndarray:
+        """Return nDCG@10 (q,) of queries, by their ids."""
+        rows = np.array(self.query_rows(queries))
+        vectors = self.collection.queries.vectors[rows]
+        tokens = self.collection.queries.tokens[rows]
+        candidates = search.candidates(vectors, tokens, self.collection.query_counts[rows])
+
+        # Documents that are neither old nor new here cannot be found, so they do not count.
+        relevant = []
+        for query in queries:
+            documents = self.arrival.qrels[query] & self.position.keys()
+            relevant.append({self.position[document] for document in documents})
+        return evaluate(search, candidates, vectors, relevant, weights)
 
     def refine(
-        self, way: Way, bm25: sparse.csr_matrix, weights: Weights
+        self, method: IndexingMethod, bm25: sparse.csr_matrix, weights: Weights
     ) -> tuple[np.ndarray, dict[str, Any]]:
-        """Solve the vector of each arriving document that brings queries, one after the other."""
-        assert way.incdsi is not None
-        solver = FusedSolver(self, way, bm25, weights)
+        """Solve the vector of each arriving document that brings queries, one after the other.
+
+        Returns:
+            The vectors of all documents (n, H), and facts about the solver: the number of
+            constraints, and the time.
+        """
+        assert method.incdsi is not None
+        solver = FusedSolver(self, method, bm25, weights)
         started = time.perf_counter()
         solver.add_old_queries()
         prepared = time.perf_counter()
@@ -298,16 +350,15 @@ class Experiment:
         for document in self.arrival.new:
             queries = self.arrival.row_queries.get(int(document), ())
             if queries:
-                solver.solve(self.place[int(document)], self.query_rows(queries))
+                solver.solve(self.position[int(document)], self.query_rows(queries))
                 solved += 1
             else:
-                solver.keep(self.place[int(document)])
+                solver.add_plain(self.position[int(document)])
+        milliseconds = 1000 * (time.perf_counter() - prepared)
         facts = {
             "constraints": len(solver.constraints),
             "prepare_seconds": round(prepared - started, 1),
-            "milliseconds_per_document": round(
-                1000 * (time.perf_counter() - prepared) / max(1, solved), 1
-            ),
+            "milliseconds_per_document": round(milliseconds / max(1, solved), 1),
         }
         return solver.vectors, facts
 
@@ -319,15 +370,17 @@ class Constraints:
     """
 
     def __init__(self, experiment: Experiment) -> None:
-        collection = experiment.collection
-        self._queries = collection.queries.vectors
+        arrival = experiment.arrival
+        self._queries = experiment.collection.queries.vectors
         self._normalizer = experiment.normalizer
-        arriving = sum(map(len, experiment.arrival.row_queries.values()))
-        old = sum(len(experiment.arrival.qrels[query]) for query in experiment.arrival.old_known)
-        capacity = old + arriving
+        capacity = len(experiment.old_known_queries())
+        for queries in arrival.row_queries.values():
+            capacity += len(queries)
         self._rows = np.empty(capacity, np.int64)
         self._vectors = np.empty((capacity, self._queries.shape[1]), np.float32)
+        # Rows: mean, deviation, own score, highest BM25 score; see the properties below.
         self._numbers = np.empty((4, capacity))
+        # Number of constraints so far. Later entries of the arrays are not used yet.
         self._size = 0
 
     def __len__(self) -> int:
@@ -412,29 +465,36 @@ class FusedSolver:
     """
 
     def __init__(
-        self, experiment: Experiment, way: Way, bm25: sparse.csr_matrix, weights: Weights
+        self,
+        experiment: Experiment,
+        method: IndexingMethod,
+        bm25: sparse.csr_matrix,
+        weights: Weights,
     ) -> None:
-        assert way.incdsi is not None
+        assert method.incdsi is not None
         self.experiment = experiment
-        self.settings = way.incdsi
-        self.words = experiment.words if way.words != "none" else Words()
-        self.known_places = way.words
+        self.settings = method.incdsi
+        self.words = experiment.words if method.words != "none" else WordSettings()
+        self.known_as_words = method.words
         self.bm25 = bm25.tocsr()
         self.by_term = bm25.T.tocsr()
         self.weight = weights.bm25
         self.vectors = experiment.vectors.copy()
+        # Whether each document (n,) is in the collection already.
         self.present = np.zeros(len(self.vectors), bool)
         self.present[: experiment.old_count] = True
         self.constraints = Constraints(experiment)
         self.query_vectors = experiment.collection.queries.vectors
         self.query_counts = experiment.collection.query_counts
-        counts = bm25.copy()
-        counts.data[:] = 1
-        frequency = np.bincount(counts.indices, minlength=counts.shape[1])
-        documents = counts.shape[0]
+        pairs = experiment.known_queries(self.known_as_words)
+        self.known = experiment.known_counts(pairs)
+
+        # Number of documents that contain each term, (terms,), and BM25's idf.
+        frequency = np.bincount(self.bm25.indices, minlength=self.bm25.shape[1])
+        documents = self.bm25.shape[0]
         self.idf = np.log(1 + (documents - frequency + 0.5) / (frequency + 0.5))
 
-    def share_without(self, place: int, query: int) -> float:
+    def score_without_query(self, position: int, query: int) -> float:
         """Return a document's BM25 score for a known query, without the query's own words.
 
         The weight of a term in a document is idf c / (c + norm), where c counts the term in the
@@ -442,63 +502,52 @@ class FusedSolver:
         the smaller count without this query gives the weight without this query.
 
         Args:
-            place: Row of the document in the matrices.
+            position: Row of the document in the matrices.
             query: Row number of the query.
         """
-        terms = self.query_counts[query]
-        row = self.bm25[place]
-        weight_of = dict(zip(row.indices.tolist(), row.data.tolist(), strict=True))
-        text_row = self.experiment.text_counts[place]
-        text_of = dict(zip(text_row.indices.tolist(), text_row.data.tolist(), strict=True))
-        is_word = self.known_places == "all" or (
-            self.known_places == "arrivals" and place >= self.experiment.old_count
+        weight_of = _row_values(self.bm25, position)
+        text_count_of = _row_values(self.experiment.text_counts, position)
+        is_new = position >= self.experiment.old_count
+        counts_as_words = self.known_as_words == "all" or (
+            self.known_as_words == "arrivals" and is_new
         )
-        total = 0.0
-        for term, times in zip(terms.indices.tolist(), terms.data.tolist(), strict=True):
-            weight = weight_of.get(term, 0.0)
-            if weight and is_word and self.words.weight:
-                known = self._known_count(place, term)
-                count = text_of.get(term, 0.0) + self.words.weight * known
-                norm = count * (self.idf[term] / weight - 1)
-                without = count - self.words.weight * times
-                weight = self.idf[term] * without / (without + norm) if without > 1e-9 else 0.0
-            total += times * weight
-        return total
 
-    def _known_count(self, place: int, term: int) -> float:
-        return float(self.known[place, term])
+        total = 0.0
+        for term, count_in_query in _row_values(self.query_counts, query).items():
+            weight = weight_of.get(term, 0.0)
+            if weight and counts_as_words and self.words.weight:
+                known_count = float(self.known[position, term])
+                count = text_count_of.get(term, 0.0) + self.words.weight * known_count
+                norm = count * (self.idf[term] / weight - 1)
+                count_without = count - self.words.weight * count_in_query
+                weight = 0.0
+                if count_without > ZERO_COUNT:
+                    weight = self.idf[term] * count_without / (count_without + norm)
+            total += count_in_query * weight
+        return total
 
     def add_old_queries(self, chunk: int = 128) -> None:
         """Add known queries of old documents as constraints.
 
         Only queries that find their document among the first ten become constraints.
         """
-        experiment = self.experiment
-        pairs = []
-        for query in experiment.arrival.old_known:
-            row = experiment.collection.query_rows[query]
-            for document in experiment.arrival.qrels[query]:
-                pairs.append((experiment.place[document], row))
-        known_pairs = experiment.known_queries(self.known_places)
-        shape = (len(experiment.rows), len(experiment.collection.dataset.queries))
-        places = [place for place, _ in known_pairs]
-        queries = [query for _, query in known_pairs]
-        answers = sparse.csr_matrix((np.ones(len(known_pairs)), (places, queries)), shape)
-        self.known = (answers @ self.query_counts).tocsr()
-
-        old = slice(0, experiment.old_count)
+        pairs = self.experiment.old_known_queries()
+        old = slice(0, self.experiment.old_count)
         for start in range(0, len(pairs), chunk):
             part = pairs[start : start + chunk]
+            # Document and query of each pair, (p,). The matrices below have the shape (p, n).
+            own_documents = np.array([position for position, _ in part])
             rows = np.array([row for _, row in part])
-            own = np.array([place for place, _ in part])
             dense, bm25 = self.scores(rows)
-            numbers = np.arange(len(part))
-            bm25[numbers, own] = [self.share_without(place, row) for place, row in part]
-            highest = np.maximum(bm25[:, old].max(axis=1), 1e-9)
+            pair_numbers = np.arange(len(part))
+            bm25[pair_numbers, own_documents] = [
+                self.score_without_query(position, row) for position, row in part
+            ]
+            highest = np.maximum(bm25[:, old].max(axis=1), MIN_HIGHEST_BM25)
             fused = dense[:, old] + self.weight * bm25[:, old] / highest[:, None]
-            own_scores = fused[numbers, own]
+            own_scores = fused[pair_numbers, own_documents]
             ranks = (fused > own_scores[:, None]).sum(axis=1)
-            for i in np.flatnonzero(ranks < 10):
+            for i in np.flatnonzero(ranks < CUTOFF):
                 self.constraints.add(int(rows[i]), float(own_scores[i]), float(highest[i]))
 
     def scores(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -513,61 +562,66 @@ class FusedSolver:
         bm25 = np.asarray((self.query_counts[rows] @ self.by_term).todense())
         return dense, bm25
 
-    def keep(self, place: int) -> None:
+    def add_plain(self, position: int) -> None:
         """Add a new document that has no queries, with its plain encoding."""
-        self.present[place] = True
+        self.present[position] = True
 
-    def solve(self, place: int, queries: Sequence[int]) -> None:
+    def solve(self, position: int, queries: Sequence[int]) -> None:
         """Solve the vector of a new document, and add the document.
 
         Its queries become constraints of the documents that are added later.
 
         Args:
-            place: Row of the document in the matrices.
+            position: Row of the document in the matrices.
             queries: Row numbers of its queries.
         """
         settings = self.settings
-        prior = self.vectors[place].astype(np.float64)
+        prior = self.vectors[position].astype(np.float64)
         rows = np.array(queries)
         dense, bm25 = self.scores(rows)
-        own = np.array([self.share_without(place, query) for query in queries])
-        bm25[:, place] = own
-        others = self.present.copy()
-        others[place] = False
-        highest = np.maximum(bm25[:, others].max(axis=1), own)
-        highest = np.maximum(highest, 1e-9)
-        fused = dense + self.weight * bm25 / highest[:, None]
-        best = fused[:, others].max(axis=1)
+        own_bm25 = np.array([self.score_without_query(position, query) for query in queries])
+        bm25[:, position] = own_bm25
 
+        # Best fused score of another document for each of the q queries, (q,).
+        others = self.present.copy()
+        others[position] = False
+        highest = np.maximum(bm25[:, others].max(axis=1), own_bm25)
+        highest = np.maximum(highest, MIN_HIGHEST_BM25)
+        fused = dense + self.weight * bm25 / highest[:, None]
+        best_rival = fused[:, others].max(axis=1)
+
+        # The fused score of the document with vector v is query v / deviation + shift. It has to
+        # be at least `best_rival` plus the margin, so rows and limits are negated.
         vectors = self.query_vectors[rows].astype(np.float64)
         mean, deviation = self.experiment.normalizer.moments(vectors)
-        own_shift = -mean / deviation + self.weight * own / highest
-        own_rows = -vectors / deviation[:, None]
-        own_limits = -(best + settings.gamma1) + own_shift
-        own_weights = np.full(len(queries), settings.lambda1 / len(queries))
+        shift = -mean / deviation + self.weight * own_bm25 / highest
+        own_hinges = Hinges(
+            rows=-vectors / deviation[:, None],
+            limits=-(best_rival + settings.gamma1) + shift,
+            weights=np.full(len(queries), settings.lambda1 / len(queries)),
+        )
+        vector = self._minimise(prior, own_hinges, self._known_limits(position))
 
-        own_hinges = Hinges(own_rows, own_limits, own_weights)
-        vector = self._minimise(prior, own_hinges, self._known_limits(place))
+        self.vectors[position] = vector
+        self.present[position] = True
+        final_scores = (vectors @ vector) / deviation + shift
+        ranks = (fused[:, others] > final_scores[:, None]).sum(axis=1)
+        for i in np.flatnonzero(ranks < CUTOFF):
+            self.constraints.add(int(rows[i]), float(final_scores[i]), float(highest[i]))
 
-        self.vectors[place] = vector
-        self.present[place] = True
-        final = (vectors @ vector) / deviation + own_shift
-        fused[:, place] = final
-        ranks = (fused[:, others] > final[:, None]).sum(axis=1)
-        for i in np.flatnonzero(ranks < 10):
-            self.constraints.add(int(rows[i]), float(final[i]), float(highest[i]))
-
-    def _known_limits(self, place: int) -> np.ndarray:
+    def _known_limits(self, position: int) -> np.ndarray:
         """Return the limits of the constraints (m,) for a new document.
 
         If z.v / deviation of a constraint is above its limit, the document comes too near to the
         constraint's own document.
         """
-        known = self.constraints
-        all_bm25 = np.asarray((self.query_counts @ self.bm25[place].T).todense()).ravel()
-        bm25 = all_bm25[known.rows]
-        shares = self.weight * bm25 / np.maximum(known.highest, bm25)
-        return known.scores - self.settings.gamma2 + known.means / known.deviations - shares
+        constraints = self.constraints
+        # BM25 scores of the document for all queries, and for those of the constraints.
+        all_bm25 = np.asarray((self.query_counts @ self.bm25[position].T).todense()).ravel()
+        bm25 = all_bm25[constraints.rows]
+        bm25_parts = self.weight * bm25 / np.maximum(constraints.highest, bm25)
+        max_scores = constraints.scores - self.settings.gamma2
+        return max_scores + constraints.means / constraints.deviations - bm25_parts
 
     def _minimise(self, prior: np.ndarray, own: Hinges, known_limits: np.ndarray) -> np.ndarray:
         """Return the vector (H,) that minimises the objective of a new document.
@@ -583,11 +637,14 @@ class FusedSolver:
         known_vectors = self.constraints.vectors
         known_deviations = self.constraints.deviations
         vector = prior
+        # Whether each constraint (m,) is in the problem.
         members = np.zeros(len(known_limits), bool)
-        for _ in range(MAX_ROUNDS):
+        for round_number in range(MAX_ROUNDS):
             scores = (known_vectors @ vector) / known_deviations
-            violated = (scores > known_limits + 1e-9) & ~members
-            if not violated.any() and members.any():
+            violated = (scores > known_limits + VIOLATION_TOLERANCE) & ~members
+            # The first vector is only the prior, which does not minimise anything yet.
+            is_first_round = round_number == 0
+            if not is_first_round and not violated.any():
                 break
             members |= violated
             chosen = np.flatnonzero(members)
@@ -605,3 +662,9 @@ class FusedSolver:
             if not violated.any():
                 break
         return vector
+
+
+def _row_values(matrix: sparse.csr_matrix, row: int) -> dict[int, float]:
+    """Return the values of a row that are not 0, by column."""
+    values = matrix[row]
+    return dict(zip(values.indices.tolist(), values.data.tolist(), strict=True))

@@ -119,7 +119,7 @@ class EncoderSource:
         return Encoder.load(self.path, self.max_tokens, for_search=True)
 
 
-def words(text: str) -> frozenset[str]:
+def split_words(text: str) -> frozenset[str]:
     """Return the lower-case words of a text."""
     return frozenset(WORD.findall(text.lower()))
 

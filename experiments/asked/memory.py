@@ -9,17 +9,20 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
 
-from experiments.asked.data import Dataset, Encoded, jaccard, words
+from experiments.asked.data import Dataset, Encoded, jaccard, split_words
 from experiments.asked.search import (
+    CUTOFF,
+    MEAN_TOLERANCE,
     FusionSearch,
     Normalizer,
     Vocabulary,
     Weights,
-    Words,
+    WordSettings,
     bm25_weights,
     choose_weights,
     evaluate,
@@ -52,7 +55,9 @@ def split_trials(dataset: Dataset, options: Mapping[str, Any], seed: int) -> lis
     if "folds" in options:
         return fold_trials(dataset, options, random)
 
-    qrels = {query: rows for split in dataset.qrels.values() for query, rows in split.items()}
+    qrels: dict[str, set[int]] = {}
+    for split_qrels in dataset.qrels.values():
+        qrels.update(split_qrels)
     train = sorted(dataset.qrels["train"])
     if "asked_share" in options:
         train = queries_of_asked_documents(dataset, train, options["asked_share"], random)
@@ -74,9 +79,12 @@ def queries_of_asked_documents(
     Other documents have no known query then. This is as in a collection where people have asked for
     only a part of the documents. Dev and test queries of all documents remain.
     """
-    judged = sorted({document for query in train for document in dataset.qrels["train"][query]})
-    shuffled = random.permutation(judged)
+    judged: set[int] = set()
+    for query in train:
+        judged.update(dataset.qrels["train"][query])
+    shuffled = random.permutation(sorted(judged))
     asked = set(shuffled[: round(share * len(judged))].tolist())
+    # A query is kept if all its relevant documents are among those that people asked for.
     return [query for query in train if dataset.qrels["train"][query] <= asked]
 
 
@@ -103,7 +111,19 @@ def sample(ids: Sequence[str], most: int | None, random: np.random.Generator) ->
 
 
 class Collection:
-    """A collection with its encodings, on which variants are tried."""
+    """A collection with its encodings and term counts.
+
+    Args:
+        dataset: Documents, queries and judgements.
+        documents: Encodings of the documents.
+        queries: Encodings of the queries.
+
+    Attributes:
+        query_rows: Row of each query by its id.
+        normalizer: Distribution of the dense scores.
+        text_counts: Term counts of the documents (n, terms).
+        query_counts: Term counts of the queries (q, terms).
+    """
 
     def __init__(self, dataset: Dataset, documents: Encoded, queries: Encoded) -> None:
         self.dataset = dataset
@@ -114,6 +134,7 @@ class Collection:
         self.vocabulary = Vocabulary()
         self.text_counts = self.vocabulary.count(dataset.texts, grow=True)
         self.query_counts = self.vocabulary.count(dataset.queries.values(), grow=True)
+        # The queries may have added terms that no text has.
         self.text_counts.resize((len(dataset.texts), len(self.vocabulary.numbers)))
 
     def rows(self, query_ids: Sequence[str]) -> np.ndarray:
@@ -134,7 +155,7 @@ class Collection:
         answers = sparse.csr_matrix((np.ones(len(documents)), (documents, queries)), shape)
         return (answers @ self.query_counts).tocsr()
 
-    def search(self, known_counts: Any, word_variant: Words) -> FusionSearch:
+    def search(self, known_counts: Any, word_variant: WordSettings) -> FusionSearch:
         """Return a search in which known queries count as words of their documents.
 
         Args:
@@ -167,13 +188,14 @@ def run_trial(collection: Collection, trial: Trial, grid: Mapping[str, Any]) -> 
     """Choose settings on dev queries, and evaluate them once on test queries.
 
     Search with known queries as words is compared with search without them.
+
+    Args:
+        collection: The collection.
+        trial: Division of its queries.
+        grid: Values that are tried. With `largest_loss`, settings that harm other documents more
+            than this are left out; see `choose_harmless`.
     """
-    variants = {"plain": [Words()]}
-    variants["words"] = [
-        Words(weight, in_length)
-        for weight in grid["word_weights"]
-        for in_length in grid["in_length"]
-    ]
+    variants = {"plain": [WordSettings()], "words": word_settings(grid)}
 
     scores: dict[str, list[float]] = {}
     choices: dict[str, Any] = {}
@@ -193,28 +215,42 @@ def run_trial(collection: Collection, trial: Trial, grid: Mapping[str, Any]) -> 
     return Outcome(list(trial.test), similarity, scores, choices)
 
 
+def word_settings(grid: Mapping[str, Any]) -> list[WordSettings]:
+    """Return each combination of the grid's values."""
+    combinations = product(grid["word_weights"], grid["in_length"])
+    return [WordSettings(weight, in_length) for weight, in_length in combinations]
+
+
 def choose_fusion(
     collection: Collection,
     trial: Trial,
     known_counts: Any,
-    candidates: Sequence[Words],
+    candidates: Sequence[WordSettings],
     grid: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Choose how known queries count as words, and the fusion's weights, by nDCG@10 on dev."""
+    """Choose how known queries count as words, and the fusion's weights, by nDCG@10 on dev.
+
+    Args:
+        collection: The collection.
+        trial: Division of its queries.
+        known_counts: Term counts of the known queries of each document (n, terms).
+        candidates: Ways to count known queries as words.
+        grid: Weights that are tried; see `choose_weights`.
+
+    Returns:
+        The best mean on dev (`dev`), how known queries count (`words`), and the `weights`.
+    """
     rows = collection.rows(trial.dev)
+    vectors = collection.queries.vectors[rows]
     relevant = [trial.qrels[query] for query in trial.dev]
     best: dict[str, Any] = {"dev": -1.0}
     for variant in candidates:
         search = collection.search(known_counts, variant)
         found = search.candidates(
-            collection.queries.vectors[rows],
-            collection.queries.tokens[rows],
-            collection.query_counts[rows],
+            vectors, collection.queries.tokens[rows], collection.query_counts[rows]
         )
-        weights, mean = choose_weights(
-            search, found, collection.queries.vectors[rows], relevant, grid
-        )
-        if mean > best["dev"] + 1e-9:
+        weights, mean = choose_weights(search, found, vectors, relevant, grid)
+        if mean > best["dev"] + MEAN_TOLERANCE:
             best = {"dev": mean, "words": variant, "weights": weights}
     return best
 
@@ -223,25 +259,32 @@ def choose_harmless(
     collection: Collection,
     trial: Trial,
     known_counts: Any,
-    candidates: Sequence[Words],
+    candidates: Sequence[WordSettings],
     grid: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Choose how known queries count as words, without harm to documents that have none.
 
     A candidate is left out if dev queries for documents without known queries lose more than
     `largest_loss` with it. If all candidates are left out, known queries do not count as words.
+    Arguments and result are those of `choose_fusion`.
     """
-    known_documents = {document for query in trial.dev_known for document in trial.qrels[query]}
-    unasked = np.array([not (trial.qrels[query] & known_documents) for query in trial.dev])
-    plain = choose_fusion(collection, trial, known_counts, [Words()], grid)
-    plain_values = np.array(evaluate_on_dev(collection, trial, known_counts, plain))
+    known_documents: set[int] = set()
+    for query in trial.dev_known:
+        known_documents.update(trial.qrels[query])
+    # Whether each dev query (q,) asks only for documents without known queries.
+    is_unasked = np.array([trial.qrels[query].isdisjoint(known_documents) for query in trial.dev])
 
+    plain = choose_fusion(collection, trial, known_counts, [WordSettings()], grid)
+    plain_values = np.array(evaluate_on_dev(collection, trial, known_counts, plain))
     best = plain
     for variant in candidates:
         choice = choose_fusion(collection, trial, known_counts, [variant], grid)
         values = np.array(evaluate_on_dev(collection, trial, known_counts, choice))
-        loss = (plain_values - values)[unasked].mean() if unasked.any() else 0.0
-        if loss <= grid["largest_loss"] and choice["dev"] > best["dev"] + 1e-9:
+        loss = 0.0
+        if is_unasked.any():
+            loss = (plain_values - values)[is_unasked].mean()
+        is_harmless = loss <= grid["largest_loss"]
+        if is_harmless and choice["dev"] > best["dev"] + MEAN_TOLERANCE:
             best = choice
     return best
 
@@ -255,14 +298,14 @@ def evaluate_on_dev(
 
 
 def choose_bm25(
-    collection: Collection, trial: Trial, known_counts: Any, candidates: Sequence[Words]
+    collection: Collection, trial: Trial, known_counts: Any, candidates: Sequence[WordSettings]
 ) -> dict[str, Any]:
     """Choose how known queries count as words in BM25 alone, by nDCG@10 on dev."""
     best: dict[str, Any] = {"dev": -1.0}
     for variant in candidates:
         search = collection.search(known_counts, variant)
         mean = float(np.mean(bm25_ndcg(collection, search, trial.dev, trial.qrels)))
-        if mean > best["dev"] + 1e-9:
+        if mean > best["dev"] + MEAN_TOLERANCE:
             best = {"dev": mean, "words": variant}
     return best
 
@@ -303,10 +346,10 @@ def bm25_ndcg(
     values = []
     for start in range(0, len(rows), chunk):
         scores = search.bm25_scores(collection.query_counts[rows[start : start + chunk]])
-        for i, own in enumerate(scores):
-            best = np.argpartition(-own, 10)[:10]
-            best = best[np.argsort(-own[best], kind="stable")]
-            ranking = [int(document) for document in best if own[document] > 0]
+        for i, query_scores in enumerate(scores):
+            best = np.argpartition(-query_scores, CUTOFF)[:CUTOFF]
+            best = best[np.argsort(-query_scores[best], kind="stable")]
+            ranking = [int(document) for document in best if query_scores[document] > 0]
             values.append(ndcg(ranking, qrels[query_ids[start + i]]))
     return values
 
@@ -319,12 +362,13 @@ def largest_similarity(dataset: Dataset, trial: Trial) -> list[float]:
     known_of: dict[int, list[frozenset[str]]] = defaultdict(list)
     for query in trial.test_known:
         for document in trial.qrels[query]:
-            known_of[document].append(words(dataset.queries[query]))
+            known_of[document].append(split_words(dataset.queries[query]))
     similarity = []
     for query in trial.test:
-        own = words(dataset.queries[query])
-        values = [
-            jaccard(own, other) for document in trial.qrels[query] for other in known_of[document]
-        ]
-        similarity.append(max(values, default=-1.0))
+        query_words = split_words(dataset.queries[query])
+        largest = -1.0
+        for document in trial.qrels[query]:
+            for known_words in known_of[document]:
+                largest = max(largest, jaccard(query_words, known_words))
+        similarity.append(largest)
     return similarity

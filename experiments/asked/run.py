@@ -11,12 +11,13 @@ import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, is_dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from experiments.asked.arrivals import Arrival, Experiment, IncDsi, Way, arrivals_of
+from experiments.asked.arrivals import Arrival, Experiment, IncDsi, IndexingMethod, make_arrivals
 from experiments.asked.data import Dataset, Encoded, EncoderSource
 from experiments.asked.memory import (
     Collection,
@@ -25,13 +26,18 @@ from experiments.asked.memory import (
     choose_fusion,
     run_trial,
     split_trials,
+    word_settings,
 )
-from experiments.asked.search import Words
+from experiments.asked.search import WordSettings
 from experiments.tables import write_tables
 
 HERE = Path(__file__).parent
 BOOTSTRAP_SAMPLES = 4000
 RANDOMISATIONS = 10_000
+# Largest loss of nDCG@10 for old documents that settings of IncDSI may cause.
+MAX_OLD_LOSS = 0.001
+# Method without IncDSI that a method with IncDSI is compared with, by the method's known queries.
+WITHOUT_INCDSI = {"none": "plain", "arrivals": "words of arrivals", "all": "words of all"}
 
 
 def main() -> None:
@@ -78,8 +84,8 @@ def measure_memory(
 def measure_arrivals(
     collection: Collection, options: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Compare the ways to index new documents that arrive with queries."""
-    arrivals = arrivals_of(collection, options, settings["seed"])
+    """Compare the methods of indexing new documents that arrive with queries."""
+    arrivals = make_arrivals(collection, options, settings["seed"])
     if "tuning" in arrivals:
         pairs = {"all": (arrivals["tuning"], arrivals["test"])}
     else:
@@ -91,25 +97,30 @@ def measure_arrivals(
         words, weights, choices = choose_for_old(collection, tuning, settings)
         incdsi, tried = choose_incdsi(collection, tuning, words, weights, settings["incdsi"])
         experiment = Experiment(collection, tested, words, weights)
-        rows[name] = compare_ways(experiment, incdsi, settings["seed"])
-        rows[name] |= {"choices": choices | plain_values({"incdsi": incdsi}), "tried": tried}
+        row = compare_methods(experiment, incdsi, settings["seed"])
+        row["choices"] = {**choices, "incdsi": asdict(incdsi)}
+        row["tried"] = tried
+        rows[name] = row
     return rows
 
 
 def choose_for_old(
     collection: Collection, arrival: Arrival, settings: Mapping[str, Any]
-) -> tuple[Words, dict[str, Any], dict[str, Any]]:
+) -> tuple[WordSettings, dict[str, Any], dict[str, Any]]:
     """Choose how known queries count as words, and the fusion's weights, on dev queries.
 
     Only queries for old documents are used, as if the new ones had not arrived yet.
+
+    Returns:
+        How known queries count as words. The weights with known queries as words ("words") and
+        without ("plain"). Both choices as plain values, for the result.
     """
     dev = [query for query in arrival.old_queries if query in collection.dataset.qrels["dev"]]
     trial = Trial(arrival.old_known, dev, (), (), arrival.qrels)
     counts = collection.known_counts(arrival.old_known, arrival.qrels)
     grid = settings["grid"]
-    variants = [Words(u, length) for u in grid["word_weights"] for length in grid["in_length"]]
-    plain = choose_fusion(collection, trial, counts, [Words()], grid)
-    words = choose_fusion(collection, trial, counts, variants, grid)
+    plain = choose_fusion(collection, trial, counts, [WordSettings()], grid)
+    words = choose_fusion(collection, trial, counts, word_settings(grid), grid)
     weights = {"plain": plain["weights"], "words": words["weights"]}
     choices = plain_values({"plain": plain, "words": words})
     return words["words"], weights, choices
@@ -118,31 +129,33 @@ def choose_for_old(
 def choose_incdsi(
     collection: Collection,
     tuning: Arrival,
-    words: Words,
+    words: WordSettings,
     weights: Mapping[str, Any],
     grid: Mapping[str, Any],
 ) -> tuple[IncDsi, list[dict[str, Any]]]:
     """Choose the settings of IncDSI on the tuning division.
 
     Settings that harm old documents are left out: the mean of their queries falls by more than
-    .001. Of the others, those with the best mean for new documents are chosen. If all settings
-    harm, those with the smallest harm are chosen.
+    `MAX_OLD_LOSS`. Of the others, those with the best mean for new documents are chosen. If all
+    settings harm, those with the smallest harm are chosen.
+
+    Returns:
+        The chosen settings, and a row for each of the tried ones: the settings, and the changes of
+        nDCG@10 for old and for new documents.
     """
     experiment = Experiment(collection, tuning, words, weights)
-    old_plain, new_plain, _ = experiment.evaluate(Way("words of all", "all"))
+    old_plain, new_plain, _ = experiment.evaluate(IndexingMethod("words of all", "all"))
     tried = []
-    for gamma1 in grid["gamma1"]:
-        for gamma2 in grid["gamma2"]:
-            for lambda2 in grid["lambda2"]:
-                settings = IncDsi(gamma1, gamma2, lambda2, grid["lambda1"])
-                old, new, _ = experiment.evaluate(Way("both", "all", settings))
-                row = asdict(settings) | {
-                    "old": round(float((old - old_plain).mean()), 4),
-                    "new": round(float((new - new_plain).mean()), 4),
-                }
-                tried.append(row)
-                print("tried", row, flush=True)
-    harmless = [row for row in tried if row["old"] >= -0.001]
+    for gamma1, gamma2, lambda2 in product(grid["gamma1"], grid["gamma2"], grid["lambda2"]):
+        settings = IncDsi(gamma1, gamma2, lambda2, grid["lambda1"])
+        old, new, _ = experiment.evaluate(IndexingMethod("both", "all", settings))
+        row = asdict(settings)
+        row["old"] = round(float((old - old_plain).mean()), 4)
+        row["new"] = round(float((new - new_plain).mean()), 4)
+        tried.append(row)
+        print("tried", row, flush=True)
+
+    harmless = [row for row in tried if row["old"] >= -MAX_OLD_LOSS]
     if harmless:
         best = max(harmless, key=lambda row: row["new"])
     else:
@@ -151,53 +164,63 @@ def choose_incdsi(
     return IncDsi(**{name: best[name] for name in names}), tried
 
 
-def compare_ways(experiment: Experiment, incdsi: IncDsi, seed: int) -> dict[str, Any]:
-    """Evaluate all ways once on test queries."""
-    ways = [
-        Way("plain"),
-        Way("words of arrivals", "arrivals"),
-        Way("words of all", "all"),
-        Way("IncDSI", "none", incdsi),
-        Way("IncDSI and words of arrivals", "arrivals", incdsi),
-        Way("IncDSI and words of all", "all", incdsi),
+def compare_methods(experiment: Experiment, incdsi: IncDsi, seed: int) -> dict[str, Any]:
+    """Evaluate all methods of indexing once on test queries.
+
+    Args:
+        experiment: The collection with new documents.
+        incdsi: Settings of IncDSI.
+        seed: Seed of the tests.
+
+    Returns:
+        Numbers of documents and queries, and the row of each method under `ways`.
+    """
+    methods = [
+        IndexingMethod("plain"),
+        IndexingMethod("words of arrivals", "arrivals"),
+        IndexingMethod("words of all", "all"),
+        IndexingMethod("IncDSI", "none", incdsi),
+        IndexingMethod("IncDSI and words of arrivals", "arrivals", incdsi),
+        IndexingMethod("IncDSI and words of all", "all", incdsi),
     ]
-    measured = {way.name: experiment.evaluate(way) for way in ways}
-    rows: dict[str, Any] = {
+    measured = {method.name: experiment.evaluate(method) for method in methods}
+    old_plain, new_plain, _ = measured["plain"]
+    method_rows: dict[str, Any] = {}
+    for method in methods:
+        old, new, facts = measured[method.name]
+        row: dict[str, Any] = {
+            "old": round(float(old.mean()), 4),
+            "new": round(float(new.mean()), 4),
+            "old less plain": compare(old - old_plain, seed),
+            "new less plain": compare(new - new_plain, seed),
+            **facts,
+        }
+        if method.incdsi is not None:
+            old_without, new_without, _ = measured[WITHOUT_INCDSI[method.words]]
+            row["old less without IncDSI"] = compare(old - old_without, seed)
+            row["new less without IncDSI"] = compare(new - new_without, seed)
+        method_rows[method.name] = row
+    return {
         "old documents": experiment.old_count,
         "new documents": len(experiment.arrival.new),
         "bring queries": len(experiment.arrival.row_queries),
         "old queries": len(experiment.arrival.old_queries),
         "new queries": len(experiment.arrival.new_queries),
+        "ways": method_rows,
     }
-    ways_rows: dict[str, Any] = {}
-    for way in ways:
-        old, new, facts = measured[way.name]
-        row: dict[str, Any] = {
-            "old": round(float(old.mean()), 4),
-            "new": round(float(new.mean()), 4),
-            "old less plain": compare(old - measured["plain"][0], seed),
-            "new less plain": compare(new - measured["plain"][1], seed),
-            **facts,
-        }
-        if way.incdsi is not None:
-            without = {"none": "plain", "arrivals": "words of arrivals", "all": "words of all"}
-            base = measured[without[way.words]]
-            row["old less without IncDSI"] = compare(old - base[0], seed)
-            row["new less without IncDSI"] = compare(new - base[1], seed)
-        ways_rows[way.name] = row
-    rows["ways"] = ways_rows
-    return rows
 
 
 def load(
     folder: Path, options: Mapping[str, Any], encoder: EncoderSource, cache: Path
 ) -> Collection:
-    """Read and encode one collection."""
+    """Read and encode one collection. Encodings are kept in the folder `cache`."""
     dataset = Dataset.read(folder, options.get("qrels", "qrels"))
-    own_cache = cache / encoder.name
-    documents = Encoded.load_or_encode(dataset.texts, encoder, own_cache / "documents", True)
+    encoder_cache = cache / encoder.name
+    documents = Encoded.load_or_encode(
+        dataset.texts, encoder, encoder_cache / "documents", passages=True
+    )
     queries = Encoded.load_or_encode(
-        list(dataset.queries.values()), encoder, own_cache / "queries", False
+        list(dataset.queries.values()), encoder, encoder_cache / "queries", passages=False
     )
     return Collection(dataset, documents, queries)
 
@@ -210,13 +233,13 @@ def summarize(outcomes: Sequence[Outcome], borders: Sequence[float], seed: int) 
         for system in outcomes[0].scores
     }
     groups: dict[str, Any] = {}
-    for group, chosen in query_groups(similarity, borders).items():
-        if not chosen.any():
+    for group, in_group in query_groups(similarity, borders).items():
+        if not in_group.any():
             continue
-        groups[group] = {"queries": int(chosen.sum())}
+        groups[group] = {"queries": int(in_group.sum())}
         for family in ("bm25", "fusion"):
-            plain = scores[f"{family} plain"][chosen]
-            known = scores[f"{family} words"][chosen]
+            plain = scores[f"{family} plain"][in_group]
+            known = scores[f"{family} words"][in_group]
             groups[group][family] = {
                 "plain": round(float(plain.mean()), 4),
                 "words": round(float(known.mean()), 4),
@@ -247,18 +270,27 @@ def query_groups(similarity: np.ndarray, borders: Sequence[float]) -> dict[str, 
 
 
 def compare(differences: np.ndarray, seed: int) -> dict[str, Any]:
-    """Return the mean difference, its 95 % interval over queries, and a randomisation p-value."""
+    """Return the mean difference, its 95 % interval over queries, and a randomisation p-value.
+
+    Args:
+        differences: Paired difference of each query (q,).
+        seed: Seed of the bootstrap and of the randomisation.
+    """
     random = np.random.default_rng(seed)
     size = len(differences)
-    means = np.array(
-        [differences[random.integers(0, size, size)].mean() for _ in range(BOOTSTRAP_SAMPLES)]
-    )
+    sampled_means = []
+    for _ in range(BOOTSTRAP_SAMPLES):
+        sample = random.integers(0, size, size)
+        sampled_means.append(differences[sample].mean())
+    low, high = np.quantile(sampled_means, [0.025, 0.975])
+
+    # Under the null hypothesis, the sign of each difference is random.
     observed = abs(differences.mean())
     extreme = 0
     for _ in range(RANDOMISATIONS):
         signs = random.integers(0, 2, size) * 2 - 1
-        extreme += abs((signs * differences).mean()) >= observed - 1e-12
-    low, high = np.quantile(means, [0.025, 0.975])
+        if abs((signs * differences).mean()) >= observed - 1e-12:
+            extreme += 1
     return {
         "difference": round(float(differences.mean()), 4),
         "interval": [round(float(low), 4), round(float(high), 4)],
@@ -292,13 +324,15 @@ def memory_table(encoder: str, collections: Mapping[str, Any]) -> str:
             cells = [f"{name}, {group}", f"{row['queries']:,}"]
             for family in ("bm25", "fusion"):
                 values = row[family]
-                cells += [f"{values['plain']:.3f}", difference(values), f"{values['p']:.4f}"]
+                cells.append(f"{values['plain']:.3f}")
+                cells.append(format_difference(values))
+                cells.append(f"{values['p']:.4f}")
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
 def arrivals_table(encoder: str, name: str, label: str, rows: Mapping[str, Any]) -> str:
-    """Return the table that compares the ways to index new documents."""
+    """Return the table that compares the methods of indexing new documents."""
     lines = [
         f"**Arrivals, {name} ({label}), {encoder} encoder**: {rows['new documents']:,} documents "
         f"arrive, {rows['bring queries']:,} with queries, beside {rows['old documents']:,}; "
@@ -307,19 +341,25 @@ def arrivals_table(encoder: str, name: str, label: str, rows: Mapping[str, Any])
         "| way | old | less plain | new | less plain | IncDSI's share, old | IncDSI's share, new |",
         "|---|---|---|---|---|---|---|",
     ]
-    for way, row in rows["ways"].items():
-        cells = [way]
+    for method, row in rows["ways"].items():
+        cells = [method]
         for part in ("old", "new"):
-            values = row[f"{part} less plain"]
-            cells += [f"{row[part]:.3f}", "" if way == "plain" else difference(values)]
+            less_plain = ""
+            if method != "plain":
+                less_plain = format_difference(row[f"{part} less plain"])
+            cells.append(f"{row[part]:.3f}")
+            cells.append(less_plain)
         for part in ("old", "new"):
-            share = row.get(f"{part} less without IncDSI")
-            cells.append("" if share is None else f"{difference(share)}, p {share['p']:.4f}")
+            incdsi_share = ""
+            values = row.get(f"{part} less without IncDSI")
+            if values is not None:
+                incdsi_share = f"{format_difference(values)}, p {values['p']:.4f}"
+            cells.append(incdsi_share)
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
-def difference(values: Mapping[str, Any]) -> str:
+def format_difference(values: Mapping[str, Any]) -> str:
     """Return a difference with its interval."""
     low, high = values["interval"]
     return f"{values['difference']:+.3f} [{low:+.3f}, {high:+.3f}]"

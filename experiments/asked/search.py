@@ -16,14 +16,21 @@ from scipy import sparse
 from model_code.encoding.token_signs import TokenSigns
 from model_code.text.terms import get_analyzer
 
+# Parameters of BM25.
 K1 = 1.2
 B = 0.75
+# Number of candidates of each component, and number of documents of a ranking.
 DEPTH = 100
 CUTOFF = 10
+# Feedback moves a query towards the mean of so many best documents, with this weight.
 FEEDBACK = 0.3
 FEEDBACK_DOCUMENTS = 3
+# Factor on late interaction scores, so that they vary about as much as other scores.
 LATE_SCALE = 10.0
+# Smallest variance of a query's scores, so that they can be divided by its root.
 MIN_VARIANCE = 1e-6
+# Means that differ by less than this are equal.
+MEAN_TOLERANCE = 1e-9
 
 
 class Vocabulary:
@@ -63,7 +70,7 @@ class Vocabulary:
 
 
 @dataclass(frozen=True)
-class Words:
+class WordSettings:
     """How known queries count as words of their documents.
 
     Attributes:
@@ -77,12 +84,17 @@ class Words:
 
 
 def bm25_weights(
-    text_counts: sparse.csr_matrix, known_counts: sparse.csr_matrix, words: Words
+    text_counts: sparse.csr_matrix, known_counts: sparse.csr_matrix, words: WordSettings
 ) -> sparse.csr_matrix:
     """Return the BM25 weight of each term in each document, (n, terms).
 
     The score of a query is the sum of the weights of its terms. A term that occurs several times in
     the query is added as often.
+
+    Args:
+        text_counts: Term counts of the documents' texts, (n, terms).
+        known_counts: Term counts of the documents' known queries, (n, terms).
+        words: How known queries count.
     """
     counts = (text_counts + words.weight * known_counts).tocsr()
     counts.eliminate_zeros()
@@ -94,6 +106,7 @@ def bm25_weights(
     document_frequency = np.bincount(counts.indices, minlength=counts.shape[1])
     idf = np.log(1 + (documents - document_frequency + 0.5) / (document_frequency + 0.5))
 
+    # Document of each value that the sparse matrix stores.
     row_of_value = np.repeat(np.arange(documents), np.diff(counts.indptr))
     weights = counts.copy()
     weights.data = idf[counts.indices] * counts.data / (counts.data + norms[row_of_value])
@@ -190,22 +203,38 @@ class FusionSearch:
     def candidates(
         self, vectors: np.ndarray, tokens: TokenSigns, counts: sparse.csr_matrix, chunk: int = 128
     ) -> list[Candidates]:
-        """Collect the candidates of queries and score them by every component."""
-        found = []
+        """Collect the candidates of queries and score them by every component.
+
+        Args:
+            vectors: Vectors of the queries (q, H).
+            tokens: Token signs of the queries.
+            counts: Term counts of the queries (q, terms).
+            chunk: Number of queries that are scored at once, which limits the memory.
+        """
+        candidates = []
         for start in range(0, len(vectors), chunk):
             stop = min(start + chunk, len(vectors))
             dense = self.dense_scores(vectors[start:stop])
             bm25 = self.bm25_scores(counts[start:stop])
-            for i in range(stop - start):
-                found.append(self._candidates(dense[i], bm25[i], tokens[start + i : start + i + 1]))
-        return found
+            for i, query in enumerate(range(start, stop)):
+                query_tokens = tokens[query : query + 1]
+                candidates.append(self._candidates(dense[i], bm25[i], query_tokens))
+        return candidates
 
     def _candidates(self, dense: np.ndarray, bm25: np.ndarray, tokens: TokenSigns) -> Candidates:
+        """Return the candidates of one query: the best by vectors, and the best by BM25.
+
+        Args:
+            dense: Dense scores of all documents (n,).
+            bm25: BM25 scores of all documents (n,). They are divided by the largest one.
+            tokens: Token signs of the query.
+        """
         depth = min(DEPTH, len(dense))
         by_dense = np.argpartition(-dense, depth - 1)[:depth]
         by_bm25 = np.argpartition(-bm25, depth - 1)[:depth]
         by_bm25 = by_bm25[bm25[by_bm25] > 0]
         rows = np.union1d(by_dense, by_bm25)
+        # Without a matching term all scores are 0, and any divisor will do.
         highest = bm25.max(initial=0.0) or 1.0
         late = tokens.similarities(self.tokens[rows]).ravel()
         return Candidates(rows, dense[rows], bm25[rows] / highest, late)
@@ -218,6 +247,7 @@ class FusionSearch:
         first_pass = (candidates.dense - mean) / deviation + words + late
         best = np.argsort(-first_pass, kind="stable")[:FEEDBACK_DOCUMENTS]
 
+        # Pseudo-relevance feedback: the query is moved towards its best documents.
         vectors = self.vectors[candidates.rows]
         shift = FEEDBACK * vectors[best].mean(axis=0)
         mean, deviation = self.normalizer.moments((query + shift)[None])
@@ -234,6 +264,7 @@ def ndcg(ranking: Sequence[int], relevant: set[int]) -> float:
         for rank, document in enumerate(ranking[:CUTOFF])
         if document in relevant
     )
+    # The gain if all relevant documents came first.
     ideal = sum(1 / np.log2(rank + 2) for rank in range(min(CUTOFF, len(relevant))))
     return float(gain / ideal) if ideal else 0.0
 
@@ -245,15 +276,24 @@ def choose_weights(
     relevant: Sequence[set[int]],
     grid: Mapping[str, Sequence[float]],
 ) -> tuple[Weights, float]:
-    """Return the weights of a grid with the best mean nDCG@10, and that mean."""
+    """Return the weights of a grid with the best mean nDCG@10, and that mean.
+
+    Args:
+        search: The search.
+        candidates: Candidates of each query.
+        queries: Vectors of the queries (q, H).
+        relevant: Numbers of the relevant documents of each query.
+        grid: Weights to try, under "bm25" and "late".
+    """
     best = Weights()
     best_mean = -1.0
     for bm25 in grid["bm25"]:
         for late in grid["late"]:
             weights = Weights(bm25, late)
             mean = float(np.mean(evaluate(search, candidates, queries, relevant, weights)))
-            if mean > best_mean + 1e-9:
-                best, best_mean = weights, mean
+            if mean > best_mean + MEAN_TOLERANCE:
+                best = weights
+                best_mean = mean
     return best, best_mean
 
 
@@ -264,8 +304,9 @@ def evaluate(
     relevant: Sequence[set[int]],
     weights: Weights,
 ) -> np.ndarray:
-    """Return nDCG@10 (q,) of each query."""
+    """Return nDCG@10 (q,) of each query. The arguments are those of `choose_weights`."""
     values = []
-    for i, own in enumerate(candidates):
-        values.append(ndcg(search.rank(own, queries[i], weights).tolist(), relevant[i]))
+    for i, query_candidates in enumerate(candidates):
+        ranking = search.rank(query_candidates, queries[i], weights)
+        values.append(ndcg(ranking.tolist(), relevant[i]))
     return np.array(values)

@@ -73,7 +73,7 @@ METRICS = list(dict.fromkeys((METRIC, *RULES.protected)))
 ENCODER = "zero_shot"
 
 Hits = Mapping[str, Sequence[str]]
-"""By query the documents that a search shows, best first."""
+"""Ids of the documents that a search shows, best first, by query id."""
 
 
 @dataclass(frozen=True)
@@ -106,25 +106,31 @@ Behaviour = Callable[[AskedQueries, random.Random, str], Iterable[Feedback]]
 """Returns the feedback of a new user on the query with that id."""
 
 
-def clicks(
+def click_relevant(
     noise: float, asked: AskedQueries, generator: random.Random, query: str
 ) -> Iterable[Feedback]:
     """Simulate a user who clicks on relevant documents.
 
     The user looks at rank r with probability 1 / r. With probability `noise`, the user does the
     opposite: a click on a document that is not relevant, and none on a relevant one.
+
+    Args:
+        noise: Probability of the opposite.
+        asked: Queries of the simulation.
+        generator: Generator of the user's choices.
+        query: Id of the query.
     """
     for rank, document in enumerate(asked.hits[query][:PAGE_HITS], start=1):
-        if generator.random() >= 1 / rank:
+        looks_at_hit = generator.random() < 1 / rank
+        if not looks_at_hit:
             continue
         does_opposite = generator.random() < noise
-        if asked.is_relevant(query, document) != does_opposite:
+        clicks = asked.is_relevant(query, document) != does_opposite
+        if clicks:
             yield Feedback(asked.text(query), document, "click", rank)
 
 
-def reversed_thumbs(
-    asked: AskedQueries, generator: random.Random, query: str
-) -> Iterable[Feedback]:
+def reverse_thumbs(asked: AskedQueries, generator: random.Random, query: str) -> Iterable[Feedback]:
     """Simulate a user who gives thumbs down to relevant documents, and thumbs up to all others.
 
     The user looks at rank r with probability 1 / r.
@@ -153,8 +159,8 @@ def praise_component(
 
 
 BEHAVIOURS: dict[str, Behaviour] = {
-    **{f"clicks, noise {noise:g}": partial(clicks, noise) for noise in NOISE_LEVELS},
-    "thumbs turned round": reversed_thumbs,
+    **{f"clicks, noise {noise:g}": partial(click_relevant, noise) for noise in NOISE_LEVELS},
+    "thumbs turned round": reverse_thumbs,
     "a promoter of 50 documents": promote_favourites,
     "thumbs for the encoder's first hit": partial(praise_component, ENCODER),
     "thumbs for BM25's first hit": partial(praise_component, "bm25"),
@@ -176,10 +182,18 @@ class CachingDenseRetriever(DenseRetriever):
         return self._vectors[key]
 
 
-class FusionBench:
-    """The fusion of a project with any weight of BM25, and its scores on judged queries.
+class FusionEvaluator:
+    """Evaluates the untrained fusion of a project with any weight of BM25.
 
     The scores for a weight are computed once.
+
+    Args:
+        project: Folder of the project.
+
+    Attributes:
+        corpus: Corpus of the project.
+        search: The fusion with its default weights.
+        test: A sample of the judged test queries.
     """
 
     def __init__(self, project: Path) -> None:
@@ -202,7 +216,7 @@ class FusionBench:
         return self.search.fusion.weights["bm25"]
 
     def scores(self, weight: float) -> SystemScores:
-        """Return the scores on all test queries."""
+        """Return the scores on all test queries with this weight of BM25."""
         if weight not in self._known_scores:
             self._known_scores[weight] = score_run(self.run(weight, self.test), self.test)
         return self._known_scores[weight]
@@ -215,7 +229,10 @@ class FusionBench:
         return search_splits(fused.search, {"test": judgements}, DEPTH)["test"]
 
     def ask(self, seed: int) -> AskedQueries:
-        """Draw training queries by a seed, and search for them."""
+        """Draw training queries by a seed, and search for them.
+
+        The queries are searched by the fusion and by each of its components.
+        """
         train = self.corpus.judgements("train")
         sample = random.Random(seed).sample(sorted(train.queries), ASKED_QUERIES)
         judgements = select_queries(train, sample)
@@ -248,27 +265,26 @@ def find_hits(retriever: Retriever, judgements: Judgements) -> dict[str, list[st
     return hits
 
 
-def simulate(bench: FusionBench, behaviour: str, seed: int, asked: AskedQueries) -> dict[str, Any]:
-    """Simulate one behaviour of users.
+def simulate(
+    evaluator: FusionEvaluator, behaviour: str, seed: int, asked: AskedQueries
+) -> dict[str, Any]:
+    """Simulate one behaviour of users, and learn a weight of BM25 from their feedback.
+
+    Args:
+        evaluator: Evaluator of the fusion.
+        behaviour: A key of `BEHAVIOURS`.
+        seed: Seed of the users' choices and of the gate.
+        asked: Queries that the users ask.
 
     Returns:
-        The weight of BM25 that Freshet learns from the feedback, its gain on test queries, and the
-        verdicts of the gate on it.
+        The learned weight, its gain on test queries, and the verdicts of the gate on it. If Freshet
+        keeps the default weight, the gain is 0 and the gate has nothing to judge.
     """
     generator = random.Random(f"{seed} {behaviour}")
     feedback = simulate_feedback(BEHAVIOURS[behaviour], asked, generator)
     judgements = judge_feedback(feedback)
-
-    split_of_query = split_queries(
-        {query: None for query in judgements.queries}, QuerySplitSettings()
-    )
-    learning_queries = [
-        query for query, split in split_of_query.items() if split in ("dev", "train")
-    ]
-    gate_queries = [query for query, split in split_of_query.items() if split == GATE]
-    learning_judgements = select_queries(judgements, learning_queries)
-    gate_judgements = select_queries(judgements, gate_queries)
-    weight = bench.learn_weight(learning_judgements)
+    learning_judgements, gate_judgements = split_judgements(judgements)
+    weight = evaluator.learn_weight(learning_judgements)
 
     correct, total = count_correct(judgements, asked)
     row = {
@@ -283,29 +299,64 @@ def simulate(bench: FusionBench, behaviour: str, seed: int, asked: AskedQueries)
         "high": 0.0,
         "promoted": {},
     }
-    if weight == bench.default_weight:
-        return row
-
-    challenger = bench.scores(weight)
-    champion = bench.scores(bench.default_weight)
-    people_queries, other_queries = draw_gate_queries(bench, GATE_QUERIES, seed)
-    gain = main_metric_interval(
-        judge_promotion(
-            challenger.restrict_to(other_queries), champion.restrict_to(other_queries), RULES, seed
-        )
-    )
-    row["gain"] = gain.difference
-    row["low"] = gain.low
-    row["high"] = gain.high
-
-    row["promoted"] = judge_gates(
-        champion.restrict_to(people_queries),
-        challenger.restrict_to(people_queries),
-        score_run(bench.run(bench.default_weight, gate_judgements), gate_judgements),
-        score_run(bench.run(weight, gate_judgements), gate_judgements),
-        seed,
-    )
+    if weight != evaluator.default_weight:
+        row.update(judge_weight(evaluator, weight, gate_judgements, seed))
     return row
+
+
+def split_judgements(judgements: Judgements) -> tuple[Judgements, Judgements]:
+    """Split judgements as Freshet does.
+
+    Returns:
+        Judgements of the splits train and dev, from which weights are learned. Judgements of the
+        split gate.
+    """
+    split_of_query = split_queries(dict.fromkeys(judgements.queries), QuerySplitSettings())
+    learning_queries = []
+    gate_queries = []
+    for query, split in split_of_query.items():
+        if split in ("dev", "train"):
+            learning_queries.append(query)
+        elif split == GATE:
+            gate_queries.append(query)
+    return select_queries(judgements, learning_queries), select_queries(judgements, gate_queries)
+
+
+def judge_weight(
+    evaluator: FusionEvaluator, weight: float, gate_judgements: Judgements, seed: int
+) -> dict[str, Any]:
+    """Compare a learned weight with the default weight.
+
+    The test queries are divided: some are those of a gate, and the gain is measured on the others.
+
+    Args:
+        evaluator: Evaluator of the fusion.
+        weight: The learned weight of BM25.
+        gate_judgements: Judgements from feedback that belong to the split gate.
+        seed: Seed of the gate.
+
+    Returns:
+        The gain with the ends of its interval, and the verdicts of `judge_gates`, under the keys of
+        a row of `simulate`.
+    """
+    challenger = evaluator.scores(weight)
+    champion = evaluator.scores(evaluator.default_weight)
+    people_queries, other_queries = draw_gate_queries(evaluator, GATE_QUERIES, seed)
+    verdict = judge_promotion(
+        challenger.restrict_to(other_queries), champion.restrict_to(other_queries), RULES, seed
+    )
+    gain = main_metric_interval(verdict)
+
+    champion_run = evaluator.run(evaluator.default_weight, gate_judgements)
+    challenger_run = evaluator.run(weight, gate_judgements)
+    promoted = judge_gates(
+        people_champion=champion.restrict_to(people_queries),
+        people_challenger=challenger.restrict_to(people_queries),
+        user_champion=score_run(champion_run, gate_judgements),
+        user_challenger=score_run(challenger_run, gate_judgements),
+        seed=seed,
+    )
+    return {"gain": gain.difference, "low": gain.low, "high": gain.high, "promoted": promoted}
 
 
 def judge_gates(
@@ -363,6 +414,7 @@ def judge_feedback(feedback: Sequence[Feedback]) -> Judgements:
     texts = {}
     qrels = {}
     for text, grades in sorted(feedback_relevance(feedback).items()):
+        # A document with a grade of 0 is judged to be no answer.
         relevant = {document: grade for document, grade in grades.items() if grade}
         if relevant:
             query = text_query_id(text)
@@ -381,44 +433,66 @@ def count_correct(judgements: Judgements, asked: AskedQueries) -> tuple[int, int
     total = 0
     for query, documents in judgements.qrels.items():
         total += len(documents)
-        correct += sum(true_qrels[query].get(document, 0) > 0 for document in documents)
+        for document in documents:
+            if true_qrels[query].get(document, 0) > 0:
+                correct += 1
     return correct, total
 
 
-def measure_gates(bench: FusionBench) -> list[dict[str, Any]]:
+def measure_gates(evaluator: FusionEvaluator) -> list[dict[str, Any]]:
     """Return the gain of each weight of BM25, and how often gates of three sizes accept it."""
-    champion = bench.scores(bench.default_weight)
+    champion = evaluator.scores(evaluator.default_weight)
     rows = []
     for weight in WEIGHT_GRID:
-        if weight == bench.default_weight:
+        if weight == evaluator.default_weight:
             continue
-        challenger = bench.scores(weight)
+        challenger = evaluator.scores(weight)
         gain = main_metric_interval(judge_promotion(challenger, champion, RULES))
-        promoted = {}
-        for size in GATE_SIZES:
-            promoted[size] = 0
-            for draw in range(GATE_DRAWS):
-                queries, _ = draw_gate_queries(bench, size, draw)
-                verdict = judge_promotion(
-                    challenger.restrict_to(queries), champion.restrict_to(queries), RULES
-                )
-                if verdict.passed:
-                    promoted[size] += 1
         row = {
             "weight": weight,
             "gain": gain.difference,
             "low": gain.low,
             "high": gain.high,
-            "promoted": promoted,
+            "promoted": {
+                size: count_promotions(evaluator, challenger, champion, size) for size in GATE_SIZES
+            },
         }
         rows.append(row)
         print(row, flush=True)
     return rows
 
 
-def draw_gate_queries(bench: FusionBench, size: int, seed: int) -> tuple[list[str], list[str]]:
-    """Return the judged queries of a gate, and all others."""
-    queries = sorted(bench.test.queries)
+def count_promotions(
+    evaluator: FusionEvaluator, challenger: SystemScores, champion: SystemScores, size: int
+) -> int:
+    """Return how many of `GATE_DRAWS` random gates promote the challenger.
+
+    Args:
+        evaluator: Evaluator of the fusion, whose test queries are drawn.
+        challenger: Scores of a weight on all test queries.
+        champion: Scores of the default weight on all test queries.
+        size: Number of queries of each gate.
+    """
+    promotions = 0
+    for draw in range(GATE_DRAWS):
+        queries, _ = draw_gate_queries(evaluator, size, draw)
+        verdict = judge_promotion(
+            challenger.restrict_to(queries), champion.restrict_to(queries), RULES
+        )
+        if verdict.passed:
+            promotions += 1
+    return promotions
+
+
+def draw_gate_queries(
+    evaluator: FusionEvaluator, size: int, seed: int
+) -> tuple[list[str], list[str]]:
+    """Draw the queries of a gate from the test queries.
+
+    Returns:
+        Ids of the gate's `size` queries, and ids of all other test queries.
+    """
+    queries = sorted(evaluator.test.queries)
     gate_queries = set(random.Random(f"gate {seed}").sample(queries, size))
     other_queries = [query for query in queries if query not in gate_queries]
     return sorted(gate_queries), other_queries
@@ -452,22 +526,22 @@ def select_queries(judgements: Judgements, queries: Iterable[str]) -> Judgements
 
 def main(project: Path) -> dict[str, Any]:
     """Run all simulations and all weights of the grid."""
-    bench = FusionBench(project)
+    evaluator = FusionEvaluator(project)
     simulations = []
     for seed in SEEDS:
-        asked = bench.ask(seed)
+        asked = evaluator.ask(seed)
         for behaviour in BEHAVIOURS:
-            row = simulate(bench, behaviour, seed, asked)
+            row = simulate(evaluator, behaviour, seed, asked)
             simulations.append(row)
             print(row, flush=True)
 
-    default_mean = float(bench.scores(bench.default_weight).values[METRIC].mean())
+    default_mean = float(evaluator.scores(evaluator.default_weight).values[METRIC].mean())
     return {
-        "documents": len(bench.corpus.documents),
-        "test queries": len(bench.test.queries),
-        "before": {"weight": bench.default_weight, METRIC: round(default_mean, 6)},
+        "documents": len(evaluator.corpus.documents),
+        "test queries": len(evaluator.test.queries),
+        "before": {"weight": evaluator.default_weight, METRIC: round(default_mean, 6)},
         "lives": simulations,
-        "gates": measure_gates(bench),
+        "gates": measure_gates(evaluator),
     }
 
 
@@ -483,6 +557,7 @@ def tables(result: Mapping[str, Any]) -> str:
 
 
 def _behaviour_table(simulations: Sequence[Mapping[str, Any]]) -> str:
+    """Return the table of behaviours: right judgements, learned weights, and gains of all seeds."""
     lines = [
         "| what people do | judgements right | weight of BM25 | gain, lowest to highest | "
         "better, same, worse |",
@@ -507,6 +582,7 @@ def _behaviour_table(simulations: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _verdict_table(simulations: Sequence[Mapping[str, Any]]) -> str:
+    """Return the table of how many harmful and how many useful weights each gate refuses."""
     names = {
         "people": f"{GATE_QUERIES} queries that people judged",
         "both": "these and what users said",
@@ -524,6 +600,7 @@ def _verdict_table(simulations: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _weight_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the table of the grid's weights: gain, and how often gates of each size promote it."""
     head = " | ".join(f"promoted by {size:,}" for size in GATE_SIZES)
     lines = [
         f"| weight of BM25 | gain on all {TEST_QUERIES:,} | {head} |",

@@ -109,6 +109,7 @@ def tables(result: Mapping[str, Any]) -> str:
 
 
 def _system_table(corpus: str, result: Mapping[str, Any]) -> str:
+    """Return the table of a corpus, with the worst system first."""
     columns = " | ".join(["system", "seeds", METRIC, *OTHER_METRICS])
     lines = [
         f"**{corpus}**, {result['queries']:,} test queries",
@@ -126,6 +127,7 @@ def _system_table(corpus: str, result: Mapping[str, Any]) -> str:
 
 
 def _difference_table(result: Mapping[str, Any]) -> str:
+    """Return the table of differences from the untrained fusion and from the trained component."""
     lines = ["| corpus | system | less | nDCG@10 | p | p (Holm) |", "|---|---|---|---|---|---|"]
     for corpus, build in sorted(result.items()):
         for row in sorted(build["differences"], key=itemgetter("reference", "difference")):
@@ -139,6 +141,7 @@ def _difference_table(result: Mapping[str, Any]) -> str:
 
 
 def _group_table(result: Mapping[str, Any]) -> str:
+    """Return the table of both groups of test queries, those seen in training and the others."""
     lines = [
         "| corpus | queries | untrained | fused | difference | p |",
         "|---|---|---|---|---|---|",
@@ -156,6 +159,7 @@ def _group_table(result: Mapping[str, Any]) -> str:
 
 
 def _format_interval(cell: Mapping[str, float]) -> str:
+    """Return a mean with its interval, such as .512 [.498, .527]."""
     value = _format_value(cell["value"])
     low = _format_value(cell["low"])
     high = _format_value(cell["high"])

@@ -171,6 +171,12 @@ def _concatenate(ranks: Sequence[Ranks]) -> Ranks:
 class Champion:
     """A retriever that is trained on old documents, and the reference of the drift check.
 
+    Args:
+        home: Documents without a shift.
+        trial: Size of the trial.
+        base: Encoder that the training starts from.
+        seed: Seed of the training and of the draws.
+
     Attributes:
         old: Old documents.
         fresh: Documents of the same source as the old ones, which may arrive as new documents.
@@ -188,9 +194,11 @@ class Champion:
         self.known = self.old[KNOWN]
         self.encoder = train(self.old, self.known, self.known, trial, base, seed)
         self.vectors = encode(self.encoder, self.old)
-        self.calibration = calibrate(self.vectors, trial.drift, np.arange(trial.old)[OTHERS])
+        # Documents whose queries were trained on are found too well to be a reference.
+        reference_rows = np.arange(trial.old)[OTHERS]
+        self.references = calibrate(self.vectors, trial.drift, reference_rows)
 
-    def meets(self, shift: Shift, away: Triples, effect: Effect) -> None:
+    def measure_arrivals(self, shift: Shift, away: Triples, effect: Effect) -> None:
         """Let new documents arrive, and measure adding, retraining and drift checks.
 
         Args:
@@ -204,7 +212,7 @@ class Champion:
         vectors = encode(self.encoder, new)
         effect.added.append(_measured_ranks(self.vectors, vectors, self.trial))
         for rows in _draw_batches(len(new), self.trial.drift.batch, self.random):
-            judge(self.calibration, self.vectors.documents, vectors[rows], effect.batches)
+            judge(self.references, self.vectors.documents, vectors[rows], effect.batches)
 
         if shift.source == AGAIN:
             challenger = self._train_again()
@@ -220,10 +228,17 @@ class Champion:
 
     def _train_with(self, new: Triples) -> Any:
         """Train on old and new documents."""
-        written = list(self.known)
+        with_written_query = list(self.known)
         if self.trial.queries:
-            written.extend(new[KNOWN])
-        return train(self.old + new, self.known + new, written, self.trial, self.base, self.seed)
+            with_written_query.extend(new[KNOWN])
+        return train(
+            documents=self.old + new,
+            with_cut_query=self.known + new,
+            with_written_query=with_written_query,
+            trial=self.trial,
+            base=self.base,
+            seed=self.seed,
+        )
 
     def _without_known_queries(self, documents: Triples) -> Triples:
         """Leave out documents whose written query is also the query of a known document."""
@@ -234,7 +249,14 @@ class Champion:
 def draw_arrivals(
     fresh: Triples, away: Triples, share: float, size: int, random: np.random.Generator
 ) -> Triples:
-    """Return `size` documents in random order, with a share from `away`.
+    """Return documents that arrive, in random order.
+
+    Args:
+        fresh: Documents without a shift.
+        away: Shifted documents.
+        share: Share of shifted documents.
+        size: Number of documents.
+        random: Generator of the draws.
 
     Raises:
         FreshetError: If a source has too few documents.
@@ -252,8 +274,8 @@ def draw_arrivals(
 
 def train(
     documents: Triples,
-    cut: Triples,
-    written: Triples,
+    with_cut_query: Triples,
+    with_written_query: Triples,
     trial: RetrainingTrial,
     base: str | Path,
     seed: int,
@@ -262,8 +284,8 @@ def train(
 
     Args:
         documents: All documents.
-        cut: Documents whose cut-out queries are trained on.
-        written: Documents whose written queries are trained on.
+        with_cut_query: Documents whose cut-out queries are trained on.
+        with_written_query: Documents whose written queries are trained on.
         trial: Size of the trial.
         base: Encoder that the training starts from.
         seed: Seed of the training.
@@ -277,15 +299,19 @@ def train(
     texts = [text for text, _, _ in documents]
     rows = {text: row for row, text in enumerate(texts)}
     passages = Passages(texts, np.arange(len(texts)))
-    asked = make_pairs(passages, [(query, [rows[text]]) for text, _, query in written])
-    made = make_pairs(passages, [(query, [rows[text]]) for text, query, _ in cut])
+    written_pairs = [(query, [rows[text]]) for text, _, query in with_written_query]
+    cut_pairs = [(query, [rows[text]]) for text, query, _ in with_cut_query]
+    # Written queries count as judged ones, and cut-out queries as pseudo-queries.
+    data = TrainingData(
+        passages, make_pairs(passages, written_pairs), make_pairs(passages, cut_pairs)
+    )
     settings = TrainingSettings(
         **SETTINGS,
         steps=trial.steps,
         query_max_tokens=max_tokens,
         document_max_tokens=max_tokens,
     )
-    Trainer(encoder, TrainingData(passages, asked, made), settings, seed).fit()
+    Trainer(encoder, data, settings, seed).fit()
     return encoder
 
 
@@ -316,37 +342,45 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for seed in range(options.seeds):
             champion = Champion(home, trial, options.base, seed)
             for shift, away in shifts.items():
-                champion.meets(shift, away, effects[shift])
+                champion.measure_arrivals(shift, away, effects[shift])
             lines = [effect.line(str(shift)) for shift, effect in effects.items()]
             print(f"\n{study.name}, {seed + 1} of {options.seeds} seeds\n", flush=True)
             print(markdown(HEAD, lines), flush=True)
 
 
 def _parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    add = parser.add_argument
-    add("--data", type=Path, help="a folder of data sets in BEIR layout, for more to arrive")
-    add("--base", default=BASE, help="the encoder that trainings start from")
-    add(
+    parser.add_argument(
+        "--data", type=Path, help="a folder of data sets in BEIR layout, for more to arrive"
+    )
+    parser.add_argument("--base", default=BASE, help="the encoder that trainings start from")
+    parser.add_argument(
         "--shares",
         type=float,
         nargs="+",
         default=[1.0],
         help="of the new documents that come from elsewhere",
     )
-    add("--seeds", type=int, default=3)
-    add(
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument(
         "--queries",
         action="store_true",
         help="new documents come with queries; every other document's are learned",
     )
     for name in ("old", "new", "steps"):
-        add(f"--{name}", type=int, default=getattr(RetrainingTrial, name))
+        parser.add_argument(f"--{name}", type=int, default=getattr(RetrainingTrial, name))
     return parser
 
 
 def _measured_ranks(old: Vectors, new: Vectors, trial: RetrainingTrial) -> Ranks:
-    """Return the ranks of the documents whose written query is in no training."""
+    """Return the ranks of the documents whose written query is in no training.
+
+    Args:
+        old: Vectors of the old documents and their queries.
+        new: Vectors of the new documents and their queries.
+        trial: Whether the written queries of every second new document are trained on.
+    """
     all_documents = np.concatenate([old.documents, new.documents])
     measured_old = old[OTHERS]
     measured_new = new[OTHERS] if trial.queries else new
@@ -357,7 +391,13 @@ def _measured_ranks(old: Vectors, new: Vectors, trial: RetrainingTrial) -> Ranks
 
 
 def _draw_batches(count: int, size: int, random: np.random.Generator) -> list[np.ndarray]:
-    """Return the rows of whole batches, from `BATCH_ORDERS` orders of all documents."""
+    """Return the rows of whole batches, from `BATCH_ORDERS` orders of all documents.
+
+    Args:
+        count: Number of documents.
+        size: Number of documents of a batch.
+        random: Generator of the orders.
+    """
     in_whole_batches = count - count % size
     batches: list[np.ndarray] = []
     for _ in range(BATCH_ORDERS):

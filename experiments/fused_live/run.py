@@ -85,6 +85,7 @@ class Arrivals(threading.Thread):
             next_time += REQUEST_INTERVAL_SECONDS
 
     def _next_documents(self) -> list[dict[str, str]]:
+        """Return the documents of the next request, which have new ids."""
         documents = []
         for _ in range(DOCUMENTS_PER_REQUEST):
             number = self._next_number
@@ -117,9 +118,12 @@ def run_round(client: Client, texts: Sequence[str]) -> dict[str, list[float]]:
 
 
 def measure() -> dict[str, Any]:
-    """Measure both kinds of retrievers in turn; return p50 and p99 in milliseconds.
+    """Measure both kinds of retrievers in turn.
 
     Each round starts a new service on a new copy of the project.
+
+    Returns:
+        The result of `_summarise` by kind of retriever and column.
     """
     texts = mixed_texts(DOCUMENTS)
     encoded = Encoder.load(BASE, for_search=True).encode_passages_with_tokens(texts)
@@ -168,7 +172,7 @@ def _quantile(milliseconds: Sequence[float], quantile: float) -> float:
 def tables(result: Mapping[str, Any]) -> str:
     """Return the page's table: milliseconds of both kinds of retrievers, and their ratio.
 
-    The smallest and the largest ratio of a single round stand in brackets.
+    The smallest and the largest ratio of a single round are in brackets.
     """
     lines = ["| | | dense | fused | ratio (of rounds) |", "|---|---|---|---|---|"]
     for column, quantile in product(COLUMNS, QUANTILES):

@@ -38,6 +38,8 @@ DEPTH = 100
 FEEDBACK_DOCUMENTS = 3
 FEEDBACK_SHARE = 0.3
 BM25_WEIGHT = 3.0
+# Smallest BM25 score that scores are divided by.
+SMALLEST_BM25 = 1e-9
 # Weights of the hubness correction.
 HUBNESS_WEIGHTS = (0.2, 0.4)
 BOOTSTRAP_SAMPLES = 1000
@@ -46,9 +48,14 @@ BOOTSTRAP_SAMPLES = 1000
 class Collection:
     """A built corpus: passage vectors of the base encoder, BM25, and the hubness of documents.
 
+    Args:
+        artifacts: Folder of the build's artifacts.
+
     Attributes:
         corpus: The corpus.
         vectors: Passage vectors (passages, H) in float64.
+        mean: Mean of the passage vectors (H,).
+        covariance: Covariance of the passage vectors (H, H).
         ids: Ids of the documents in ascending order.
         document: Position in `ids` of each passage's document (passages,).
         encoder: The base encoder.
@@ -79,12 +86,16 @@ class Collection:
 
         Pseudo-queries that were generated from the document itself are left out.
         """
+        # One pseudo-query of each of `BANK_SIZE` documents, which a hash of their ids selects.
         query_of_document = pseudo_queries.groupby("document_id", sort=False)["text"].first()
         document_ids = sorted(query_of_document.index, key=_bank_position)[:BANK_SIZE]
         queries = self.encoder.encode([query_of_document[name] for name in document_ids])
+
+        # Products of pseudo-queries and documents, (queries, documents).
         products = self.best_passages(queries @ self.vectors.T)
         # A pseudo-query's own document gets the lowest product.
         products[np.arange(len(queries)), np.searchsorted(self.ids, document_ids)] = -1
+        # The last rows of the partition hold the largest products of each document.
         partitioned = np.partition(products, len(queries) - NEAREST_QUERIES, axis=0)
         return partitioned[-NEAREST_QUERIES:].mean(axis=0)
 
@@ -102,13 +113,15 @@ class Collection:
         passage_products = self.vectors @ vector
         products = self.best_passages(passage_products)
         bm25_scores = self.best_passages(self.bm25.scores(text))
-        bm25_scores = bm25_scores / max(bm25_scores.max(), 1e-9)
+        # A query without a known term has only scores of 0.
+        bm25_scores = bm25_scores / max(bm25_scores.max(), SMALLEST_BM25)
         candidates = np.union1d(_best_rows(products), _best_rows(bm25_scores))
 
         for weight in (0.0, *HUBNESS_WEIGHTS):
             ranking = self._rank(vector, products, bm25_scores, candidates, weight)
             yield _variant(weight), self.ids[ranking].tolist()
 
+            # Pseudo-relevance feedback: the query is moved towards its best documents.
             feedback_vectors = [
                 self._best_vector(passage_products, document)
                 for document in ranking[:FEEDBACK_DOCUMENTS]
@@ -126,10 +139,20 @@ class Collection:
         candidates: np.ndarray,
         weight: float,
     ) -> np.ndarray:
-        """Return the candidates, best first, with this weight of the hubness correction."""
-        centred = products[candidates] - weight * self.hubness[candidates] - self.mean @ vector
+        """Return the candidates, best first, with a weight of the hubness correction.
+
+        Args:
+            vector: Vector of the query (H,).
+            products: Inner products of the query with all documents (documents,).
+            bm25_scores: BM25 scores of all documents, at most 1.
+            candidates: Positions of the candidates in `ids`.
+            weight: Weight of the hubness correction.
+        """
+        corrected = products[candidates] - weight * self.hubness[candidates]
+        # Mean and standard deviation of the query's products with all passages.
+        mean = self.mean @ vector
         deviation = np.sqrt(vector @ self.covariance @ vector)
-        scores = centred / deviation + BM25_WEIGHT * bm25_scores[candidates]
+        scores = (corrected - mean) / deviation + BM25_WEIGHT * bm25_scores[candidates]
         return candidates[np.argsort(-scores, kind="stable")]
 
     def _best_vector(self, passage_products: np.ndarray, document: int) -> np.ndarray:
@@ -158,7 +181,9 @@ def _variant(weight: float, feedback: bool = False) -> str:
 def measure(project: Path, split: str) -> dict[str, Any]:
     """Return the gain in mean nDCG@10 of each variant over the plain fusion.
 
-    Intervals contain the middle 95 % of `BOOTSTRAP_SAMPLES` bootstrap samples of the queries.
+    Args:
+        project: Folder of the project.
+        split: Split of the queries that are evaluated.
     """
     collection = Collection(project / "artifacts")
     judgements = collection.corpus.judgements(split)
@@ -181,20 +206,27 @@ def measure(project: Path, split: str) -> dict[str, Any]:
     plain = variant_scores.pop("plain")
     differences = {}
     for variant, scores in variant_scores.items():
-        difference = scores - plain
-        sampled_means = []
-        for _ in range(BOOTSTRAP_SAMPLES):
-            sample = random.integers(len(difference), size=len(difference))
-            sampled_means.append(difference[sample].mean())
-        low, high = np.percentile(sampled_means, [2.5, 97.5])
-        numbers = (difference.mean(), low, high)
-        differences[variant] = [round(float(number), 4) for number in numbers]
+        differences[variant] = _bootstrap(scores - plain, random)
     return {
         "split": split,
         "queries": len(query_ids),
         "plain": round(float(plain.mean()), 4),
         "less plain": differences,
     }
+
+
+def _bootstrap(differences: np.ndarray, random: np.random.Generator) -> list[float]:
+    """Return the mean of differences (q,), and the ends of its interval.
+
+    The interval contains the middle 95 % of the means of `BOOTSTRAP_SAMPLES` samples of queries.
+    """
+    count = len(differences)
+    sampled_means = []
+    for _ in range(BOOTSTRAP_SAMPLES):
+        sample = random.integers(count, size=count)
+        sampled_means.append(differences[sample].mean())
+    low, high = np.percentile(sampled_means, [2.5, 97.5])
+    return [round(float(number), 4) for number in (differences.mean(), low, high)]
 
 
 def main() -> None:

@@ -31,21 +31,21 @@ class Encoded:
     queries: np.ndarray
 
     @cached_property
-    def number(self) -> dict[str, int]:
-        """Row of each document."""
-        return {name: row for row, name in enumerate(self.pages.ids)}
+    def row_of(self) -> dict[str, int]:
+        """Row of each document by its id."""
+        return {document_id: row for row, document_id in enumerate(self.pages.ids)}
 
-    def asks(self, row: int) -> np.ndarray:
-        """Return the vectors of a document's train queries (m, H).
+    def train_queries(self, row: int) -> np.ndarray:
+        """Return the vectors (m, H) of the train queries of the document in a row.
 
         A document without train queries has its own vector as its only query.
         """
-        query_rows = self.pages.asked.get("train", {}).get(self.pages.ids[row], ())
+        query_rows = self.pages.query_rows.get("train", {}).get(self.pages.ids[row], ())
         if query_rows:
             return self.queries[list(query_rows)]
         return self.documents[row : row + 1]
 
-    def asking(self, rows: Sequence[int], split: str) -> tuple[np.ndarray, np.ndarray]:
+    def answered_queries(self, rows: Sequence[int], split: str) -> tuple[np.ndarray, np.ndarray]:
         """Return the queries of one split for some documents.
 
         Args:
@@ -56,7 +56,7 @@ class Encoded:
             Vectors of the queries (m, H). The position of each query's document in `rows` (m,).
         """
         positions = {self.pages.ids[row]: position for position, row in enumerate(rows)}
-        query_rows, targets = self.pages.of(list(positions), split)
+        query_rows, targets = self.pages.queries_for(list(positions), split)
         target_positions = np.array([positions[target] for target in targets], np.int64)
         return self.queries[query_rows], target_positions
 
@@ -69,10 +69,10 @@ class Encoded:
             *new_splits: Splits of the queries for new documents.
         """
         pages = self.pages
-        old_queries, old_targets = pages.of(pages.ids[: pages.old], old_split)
-        new_queries, new_targets = pages.of([pages.ids[row] for row in new], *new_splits)
+        old_queries, old_targets = pages.queries_for(pages.ids[: pages.old], old_split)
+        new_queries, new_targets = pages.queries_for([pages.ids[row] for row in new], *new_splits)
         documents = [
-            NewDocument(pages.ids[row], self.asks(row), self.documents[row]) for row in new
+            NewDocument(pages.ids[row], self.train_queries(row), self.documents[row]) for row in new
         ]
         return Split(
             documents,
@@ -104,8 +104,8 @@ def encode(
     """Encode documents and queries; cache the vectors in the folder `cache`, if given."""
     documents = _encode_texts(pages.texts, base, max_tokens, cache)
     queries = _encode_texts(pages.queries, base, max_tokens, cache)
-    written = _encode_texts(pages.written, base, max_tokens, cache)
-    return Encoded(pages, documents, np.concatenate([queries, written]))
+    text_parts = _encode_texts(pages.text_parts, base, max_tokens, cache)
+    return Encoded(pages, documents, np.concatenate([queries, text_parts]))
 
 
 def _encode_texts(

@@ -15,23 +15,22 @@ from typing import Any
 
 import numpy as np
 
-from experiments.incdsi_frontier.methods import METHODS, Method, tried
-from experiments.incdsi_frontier.ranks import Quality
-from experiments.incdsi_frontier.tuning import Trial, TrialBench, Way
+from experiments.incdsi_frontier.methods import METHODS, Method, try_settings
+from experiments.incdsi_frontier.ranks import Quality, ReciprocalRanks
+from experiments.incdsi_frontier.tuning import AdditionEvaluator, AdditionSettings, Trial
 from model_code.settings import require
 
 # For each of these losses of old documents' MRR@10 on the tuning split, the settings with the best
 # new documents within the loss are chosen.
 LOSSES = (0.0, 0.01, 0.02, 0.04, 0.08)
+# Losses that differ by less than this are equal.
+LOSS_TOLERANCE = 1e-12
 # Numbers of additions after which the search is evaluated.
 STEPS = (10, 100, 1000)
 # Number of additions in those orders of arrival in which not all documents are added.
-EARLY = 100
+EARLY_ADDITIONS = 100
 # Purpose of the settings with the best F-beta.
-BEST = "best F-beta"
-# Reciprocal ranks of the queries for old documents, and for new ones.
-Found = tuple[np.ndarray, np.ndarray]
-"""1 / rank, up to rank 10, of the queries for old documents and of those for new ones."""
+BEST_F_BETA = "best F-beta"
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ class Point:
 
     method: str
     chosen_for: str
-    settings: Way | None
+    settings: AdditionSettings | None
     added: int
     orders: int
     before: Quality
@@ -68,10 +67,10 @@ class Point:
         cls,
         method: str,
         chosen_for: str,
-        settings: Way | None,
+        settings: AdditionSettings | None,
         added: int,
         before: Quality,
-        found: Sequence[Found],
+        ranks: Sequence[ReciprocalRanks],
     ) -> Point:
         """Return the means over the orders of arrival.
 
@@ -81,16 +80,16 @@ class Point:
             settings: Settings of the method; None if it has none.
             added: Number of additions.
             before: Quality for old documents before any addition.
-            found: Results of each order.
+            ranks: Reciprocal ranks of each order.
         """
-        old = [Quality.of(old_ranks) for old_ranks, _ in found]
-        new = [Quality.of(new_ranks) for _, new_ranks in found]
+        old = [Quality.of(order_ranks.old) for order_ranks in ranks]
+        new = [Quality.of(order_ranks.new) for order_ranks in ranks]
         return cls(
             method,
             chosen_for,
             settings,
             added,
-            len(found),
+            len(ranks),
             before,
             old=_aggregate(old, np.mean),
             new=_aggregate(new, np.mean),
@@ -121,18 +120,22 @@ class AdditionOrders:
     The first order is the original one. Results are kept, so that each order runs once per setting.
 
     Args:
-        judge: Bench of the test split.
+        evaluator: Adds the documents of the test split, and evaluates its queries.
         orders: Number of orders.
         steps: Numbers of additions after which the search is evaluated, besides all.
         seed: Seed of the orders.
         whole: Number of orders in which all documents are added; None: all orders. In the other
-            orders, `EARLY` documents are added. Few documents need more orders, because their
-            results depend more on which documents are added.
+            orders, `EARLY_ADDITIONS` documents are added. Few documents need more orders, because
+            their results depend more on which documents are added.
+
+    Attributes:
+        after: Numbers of additions after which the search is evaluated, ascending.
+        orders: Numbers of the documents in each order, (orders, documents).
     """
 
     def __init__(
         self,
-        judge: TrialBench,
+        evaluator: AdditionEvaluator,
         orders: int = 10,
         steps: Sequence[int] = STEPS,
         seed: int = 0,
@@ -143,52 +146,61 @@ class AdditionOrders:
             1 <= self.whole <= orders,
             f"orders is {orders} and whole is {whole}, but 1 <= whole <= orders must hold",
         )
-        count = len(judge.split.documents)
+        count = len(evaluator.split.documents)
         random = np.random.default_rng(seed)
-        self.judge = judge
-        self.after = checkpoints(count, steps)
+        self.evaluator = evaluator
+        self.after = addition_counts(count, steps)
         self.orders = [np.arange(count)]
         for _ in range(orders - 1):
             self.orders.append(random.permutation(count))
-        self._results: dict[tuple[Way, int], list[Found]] = {}
+        self._results: dict[tuple[AdditionSettings, int], list[ReciprocalRanks]] = {}
 
-    def found(self, settings: Way, number: int = 0) -> list[Found]:
+    def results(self, settings: AdditionSettings, number: int = 0) -> list[ReciprocalRanks]:
         """Return the results of order `number` after each number of additions that it reaches."""
         if (settings, number) not in self._results:
             self._results[settings, number] = self._run_order(settings, number)
         return self._results[settings, number]
 
-    def _run_order(self, settings: Way, number: int) -> list[Found]:
+    def _run_order(self, settings: AdditionSettings, number: int) -> list[ReciprocalRanks]:
+        """Add documents in one order, and evaluate after each number of additions."""
         counts = self.after
-        if number >= self.whole:
-            counts = [count for count in self.after if count <= EARLY]
+        adds_all_documents = number < self.whole
+        if not adds_all_documents:
+            counts = [count for count in self.after if count <= EARLY_ADDITIONS]
         order = self.orders[number][: max(counts, default=0)]
 
         # Later additions do not change earlier vectors. One run therefore gives the results after
         # every number of additions.
-        vectors = [placed.vector for placed in self.judge.add(settings, order)]
+        vectors = [added.vector for added in self.evaluator.add(settings, order)]
         results = []
         for count in counts:
             added_vectors = np.stack(vectors[:count])
-            results.append(self.judge.ranks.reciprocal_ranks(added_vectors, order[:count]))
+            results.append(self.evaluator.ranks.reciprocal_ranks(added_vectors, order[:count]))
         return results
 
-    def points(self, method: str, purpose: str, settings: Way) -> list[Point]:
-        """Return one point for each number of additions, over all orders."""
-        results_of_orders = [self.found(settings, number) for number in range(len(self.orders))]
+    def points(self, method: str, purpose: str, settings: AdditionSettings) -> list[Point]:
+        """Return one point for each number of additions, over all orders.
+
+        Args:
+            method: Name of the method.
+            purpose: Purpose of the settings, such as `BEST_F_BETA`.
+            settings: Settings of the method.
+        """
+        all_results = [self.results(settings, number) for number in range(len(self.orders))]
         points = []
         for position, added in enumerate(self.after):
-            # Some orders reach fewer additions than others.
-            reaching = [results for results in results_of_orders if position < len(results)]
-            results = [results_of_order[position] for results_of_order in reaching]
-            points.append(
-                Point.over_orders(method, purpose, settings, added, self.judge.before, results)
-            )
+            ranks = []
+            for results in all_results:
+                # Some orders reach fewer additions than others.
+                if position < len(results):
+                    ranks.append(results[position])
+            before = self.evaluator.before
+            points.append(Point.over_orders(method, purpose, settings, added, before, ranks))
         return points
 
 
-def frontier(
-    bench: TrialBench,
+def measure_methods(
+    tuning: AdditionEvaluator,
     arrivals: AdditionOrders,
     methods: Mapping[str, Method] = METHODS,
     trials: int = 50,
@@ -198,7 +210,7 @@ def frontier(
     """Choose settings for each method on the tuning split, and measure them on the test split.
 
     Args:
-        bench: Bench of the tuning split.
+        tuning: Adds the documents of the tuning split, and evaluates its queries.
         arrivals: Orders of the additions of the test split.
         methods: The methods by name.
         trials: Largest number of settings that are tried for each method.
@@ -208,17 +220,17 @@ def frontier(
     require(trials >= 1, f"trials is {trials}, but must be at least 1")
     points: list[Point] = []
     for name, method in methods.items():
-        results = tried(method, bench, trials, seed)
-        settings_by_purpose = choices(results, bench.before.mrr_at_10, losses)
+        results = try_settings(method, tuning, trials, seed)
+        settings_by_purpose = choose_settings(results, tuning.before.mrr_at_10, losses)
         for purpose, settings in settings_by_purpose.items():
             points.extend(arrivals.points(name, purpose, settings))
     return points
 
 
-def checkpoints(count: int, steps: Sequence[int] = STEPS) -> list[int]:
+def addition_counts(count: int, steps: Sequence[int] = STEPS) -> list[int]:
     """Return the numbers of additions to search after: `steps` below `count`, and `count`.
 
-    >>> checkpoints(500)
+    >>> addition_counts(500)
     [10, 100, 500]
     """
     counts = [step for step in sorted(set(steps)) if step < count]
@@ -226,9 +238,9 @@ def checkpoints(count: int, steps: Sequence[int] = STEPS) -> list[int]:
     return counts
 
 
-def choices(
+def choose_settings(
     trials: Sequence[Trial], before: float, losses: Sequence[float] = LOSSES
-) -> dict[str, Way]:
+) -> dict[str, AdditionSettings]:
     """Choose settings for several purposes.
 
     One purpose is the best F-beta. For each accepted loss, another purpose is the best MRR@10 of
@@ -244,22 +256,30 @@ def choices(
         The chosen settings by purpose.
     """
     best = max(trials, key=attrgetter("score"))
-    settings_by_purpose = {BEST: best.settings}
+    settings_by_purpose = {BEST_F_BETA: best.settings}
     for loss in losses:
-        accepted = [trial for trial in trials if before - trial.old <= loss + 1e-12]
+        # Without the tolerance, rounding could exclude trials with a loss of exactly 0.
+        accepted = [trial for trial in trials if before - trial.old <= loss + LOSS_TOLERANCE]
         if accepted:
             best = max(accepted, key=attrgetter("new"))
             settings_by_purpose[f"loss at most {loss:g}"] = best.settings
     return settings_by_purpose
 
 
-def undominated(trials: Sequence[Trial]) -> list[Trial]:
+def select_undominated(trials: Sequence[Trial]) -> list[Trial]:
     """Return the trials that no other trial beats for both old and new documents.
 
     The trial with the best MRR@10 of old documents comes first.
     """
+
+    def sort_key(trial: Trial) -> tuple[float, float]:
+        """Return a key that puts the trials with the best old documents first."""
+        return -trial.old, -trial.new
+
+    # A trial is not beaten if it is better for new documents than all trials before it, because
+    # all of these are at least as good for old documents.
     front: list[Trial] = []
-    for trial in sorted(trials, key=lambda trial: (-trial.old, -trial.new)):
+    for trial in sorted(trials, key=sort_key):
         if not front or trial.new > front[-1].new:
             front.append(trial)
     return front

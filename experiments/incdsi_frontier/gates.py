@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from experiments.incdsi_frontier.frontier import Found
+from experiments.incdsi_frontier.ranks import ReciprocalRanks
 
 # Number of times that queries are resampled.
-SAMPLES = 2000
+BOOTSTRAP_SAMPLES = 2000
 # Adding documents may cost old documents at most this much more hit@1 than retraining on all.
-COST = 0.01
+MAX_COST = 0.01
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Difference:
     def of(cls, ours: np.ndarray, other: np.ndarray) -> Difference:
         """Return the difference of paired values (m), with an interval from resampled queries."""
         change = ours - other
-        return cls.between(float(change.mean()), resampled(change[None])[:, 0])
+        return cls.between(float(change.mean()), resample_means(change[None])[:, 0])
 
     @classmethod
     def between(cls, mean: float, samples: np.ndarray) -> Difference:
@@ -40,7 +40,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Matched:
+class EqualLossComparison:
     """Comparison of our method with the paper's, at the same MRR@10 of old documents.
 
     Attributes:
@@ -61,19 +61,19 @@ class Matched:
         return self.reached and self.change.mean >= 0
 
 
-def adding_cost(added: Found, retrained: Found) -> Difference:
+def adding_cost(added: ReciprocalRanks, retrained: ReciprocalRanks) -> Difference:
     """Return how much lower hit@1 of old documents is after adding than after retraining on all.
 
-    The requirement is met if the cost is at most `COST`.
+    The requirement is met if the cost is at most `MAX_COST`.
     """
-    retrained_old, _ = retrained
-    added_old, _ = added
-    retrained_hits = (retrained_old == 1).astype(np.float64)
-    added_hits = (added_old == 1).astype(np.float64)
+    retrained_hits = (retrained.old == 1).astype(np.float64)
+    added_hits = (added.old == 1).astype(np.float64)
     return Difference.of(retrained_hits, added_hits)
 
 
-def at_matched_loss(paper: Sequence[Found], ours: Sequence[Found]) -> list[Matched]:
+def compare_at_equal_loss(
+    paper: Sequence[ReciprocalRanks], ours: Sequence[ReciprocalRanks]
+) -> list[EqualLossComparison]:
     """Compare our method with each setting of the paper's, at the same MRR@10 of old documents.
 
     No setting of ours may have exactly the same MRR@10 of old documents. Values between two of our
@@ -87,14 +87,17 @@ def at_matched_loss(paper: Sequence[Found], ours: Sequence[Found]) -> list[Match
     """
     # Both methods are in one array, so that they get the same resampled queries. The shapes are
     # (settings, queries), with the paper's settings first.
-    old_ranks = np.stack([old for old, _ in (*paper, *ours)])
-    new_ranks = np.stack([new for _, new in (*paper, *ours)])
+    both = (*paper, *ours)
+    old_ranks = np.stack([ranks.old for ranks in both])
+    new_ranks = np.stack([ranks.new for ranks in both])
     old_means = old_ranks.mean(axis=1)
     new_means = new_ranks.mean(axis=1)
     changes = _interpolate_changes(old_means, new_means, len(paper))
 
     sampled_changes = []
-    for sampled_old, sampled_new in zip(resampled(old_ranks), resampled(new_ranks), strict=True):
+    for sampled_old, sampled_new in zip(
+        resample_means(old_ranks), resample_means(new_ranks), strict=True
+    ):
         sampled_changes.append(_interpolate_changes(sampled_old, sampled_new, len(paper)))
     # The shape is (samples, settings of the paper).
     samples = np.stack(sampled_changes)
@@ -104,7 +107,7 @@ def at_matched_loss(paper: Sequence[Found], ours: Sequence[Found]) -> list[Match
     for setting in range(len(paper)):
         change = Difference.between(float(changes[setting]), samples[:, setting])
         comparisons.append(
-            Matched(
+            EqualLossComparison(
                 old=float(old_means[setting]),
                 new=float(new_means[setting]),
                 change=change,
@@ -133,7 +136,9 @@ def _interpolate_changes(old_means: np.ndarray, new_means: np.ndarray, papers: i
     return interpolated - new_means[:papers]
 
 
-def resampled(values: np.ndarray, samples: int = SAMPLES, seed: int = 0) -> np.ndarray:
+def resample_means(
+    values: np.ndarray, samples: int = BOOTSTRAP_SAMPLES, seed: int = 0
+) -> np.ndarray:
     """Return means over bootstrap samples of the queries.
 
     Args:
@@ -144,7 +149,7 @@ def resampled(values: np.ndarray, samples: int = SAMPLES, seed: int = 0) -> np.n
     Returns:
         Means (samples, points).
 
-    >>> resampled(np.ones((2, 3)), samples=1).tolist()
+    >>> resample_means(np.ones((2, 3)), samples=1).tolist()
     [[1.0, 1.0]]
     """
     random = np.random.default_rng(seed)

@@ -25,7 +25,7 @@ DEV_QUERIES = 1000
 
 
 @dataclass(frozen=True)
-class Asking:
+class AnsweredQueries:
     """Queries with their answers.
 
     Attributes:
@@ -40,8 +40,8 @@ class Asking:
         return len(self.targets)
 
 
-class KnownQueries(nn.Module):
-    """A query encoder whose vectors (m, H) were computed before.
+class StoredQueryVectors(nn.Module):
+    """A query encoder for DSI's trainer whose vectors (m, H) were computed before.
 
     The text of a query is the number of its row.
     """
@@ -65,8 +65,8 @@ class KnownQueries(nn.Module):
 
 def learn(
     start: np.ndarray,
-    train: Asking,
-    dev: Asking | None,
+    train: AnsweredQueries,
+    dev: AnsweredQueries | None,
     settings: DocumentVectorSettings | None = None,
     seed: int = 0,
 ) -> np.ndarray:
@@ -91,15 +91,15 @@ def learn(
 
     # The trainer needs passages and queries, but reads no text: vectors are known.
     passages = Passages([""] * len(start), np.arange(len(start)))
-    no_queries = Asking(train.queries[:0], train.targets[:0])
+    no_queries = AnsweredQueries(train.queries[:0], train.targets[:0])
     data = TrainingData(passages, _make_pairs(train), _make_pairs(no_queries))
     query_vectors = QueryVectors(np.asarray(train.queries, np.float32), np.arange(len(train)))
 
     if dev is None:
-        encoder = KnownQueries(train.queries)
+        encoder = StoredQueryVectors(train.queries)
         evaluator = None
     else:
-        encoder = KnownQueries(dev.queries)
+        encoder = StoredQueryVectors(dev.queries)
         evaluator = _make_evaluator(passages, dev, seed)
 
     vectors = nn.Parameter(torch.from_numpy(np.array(start, np.float32)))
@@ -117,14 +117,15 @@ def learn(
     return vectors.detach().numpy()
 
 
-def _make_evaluator(passages: Passages, dev: Asking, seed: int) -> DevEvaluator:
+def _make_evaluator(passages: Passages, dev: AnsweredQueries, seed: int) -> DevEvaluator:
+    """Return an evaluator of nDCG@10 on dev queries, whose texts are row numbers."""
     judged = [(str(row), {int(target): 1}) for row, target in enumerate(dev.targets)]
     return DevEvaluator(passages, judged, "nDCG@10", seed, DEV_QUERIES)
 
 
-def _make_pairs(asking: Asking) -> Pairs:
-    """Return pairs whose query texts are row numbers, as `KnownQueries` expects."""
-    targets = asking.targets.tolist()
+def _make_pairs(queries: AnsweredQueries) -> Pairs:
+    """Return pairs whose query texts are row numbers, as `StoredQueryVectors` expects."""
+    targets = queries.targets.tolist()
     texts = [str(row) for row in range(len(targets))]
     relevant = [frozenset([target]) for target in targets]
-    return Pairs(texts, asking.targets, relevant)
+    return Pairs(texts, queries.targets, relevant)

@@ -9,11 +9,11 @@ from itertools import product
 from experiments.incdsi_frontier.tuning import (
     PUBLISHED,
     WIDE,
+    AdditionEvaluator,
+    AdditionSettings,
     Choice,
-    Space,
+    SearchSpace,
     Trial,
-    TrialBench,
-    Way,
     open_study,
     suggest,
 )
@@ -21,7 +21,7 @@ from experiments.incdsi_frontier.tuning import (
 # Values that are tried: factors on the encoding, and shares of the mean query in a mix with it.
 SCALES = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0, 1.1, 1.25, 1.5)
 SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
-ENCODED = Way(refine=False, prior="encoder")
+ENCODED = AdditionSettings(refine=False, prior="encoder")
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Method:
         includes: Other methods whose trials count for this method as well.
     """
 
-    fixed: Sequence[Way] = ()
-    space: Space = field(default_factory=dict)
-    base: Way = ENCODED
+    fixed: Sequence[AdditionSettings] = ()
+    space: SearchSpace = field(default_factory=dict)
+    base: AdditionSettings = ENCODED
     includes: Sequence[Method] = ()
 
 
@@ -49,8 +49,10 @@ MIXED = Method(
         for share, scale in product(SHARES, SCALES)
     ]
 )
-INCDSI = Method(space=PUBLISHED, base=Way())
-REFINED = Method(space={**WIDE, "prior": Choice(("encoder", "mixed"))}, base=Way(prior="encoder"))
+INCDSI = Method(space=PUBLISHED, base=AdditionSettings())
+REFINED = Method(
+    space={**WIDE, "prior": Choice(("encoder", "mixed"))}, base=AdditionSettings(prior="encoder")
+)
 OURS = Method(includes=(MIXED, INCDSI, REFINED))
 
 METHODS: Mapping[str, Method] = {
@@ -63,30 +65,36 @@ METHODS: Mapping[str, Method] = {
 }
 
 
-def tried(method: Method, bench: TrialBench, trials: int, seed: int) -> list[Trial]:
-    """Try the settings of a method on a bench.
+def try_settings(method: Method, tuning: AdditionEvaluator, trials: int, seed: int) -> list[Trial]:
+    """Try the settings of a method on the tuning split.
 
     All fixed settings are tried. From the space, up to `trials` settings are tried, which are
-    searched for a high MRR@10 of both old and new documents. Equal calls give equal trials, and the
-    bench keeps them. A method that is included in another one is therefore not measured twice.
+    searched for a high MRR@10 of both old and new documents. Equal calls give equal trials, and
+    `tuning` keeps them. A method that is included in another one is therefore not measured twice.
+
+    Args:
+        method: The method.
+        tuning: Adds the documents of the tuning split, and evaluates its queries.
+        trials: Number of settings that are tried from the method's space.
+        seed: Seed of the search.
     """
-    results = [bench.trial("fixed", settings) for settings in method.fixed]
+    results = [tuning.trial("fixed", settings) for settings in method.fixed]
     for included in method.includes:
-        results.extend(tried(included, bench, trials, seed))
+        results.extend(try_settings(included, tuning, trials, seed))
     if method.space:
-        results.extend(_search(bench, method, trials, seed))
+        results.extend(_search_space(tuning, method, trials, seed))
     return results
 
 
-def _search(bench: TrialBench, method: Method, trials: int, seed: int) -> list[Trial]:
-    """Try settings that a study suggests from the results of earlier trials."""
+def _search_space(tuning: AdditionEvaluator, method: Method, trials: int, seed: int) -> list[Trial]:
+    """Try settings that an optuna study suggests from the results of earlier trials."""
     study = open_study(seed, objectives=2)
     results = []
     for number in range(trials):
         suggestion = study.ask()
         values = suggest(suggestion, method.space)
         settings = method.base.replace(refine=True, **values)
-        result = bench.trial(f"trial {number + 1}", settings)
+        result = tuning.trial(f"trial {number + 1}", settings)
         study.tell(suggestion, [result.old, result.new])
         results.append(result)
     return results

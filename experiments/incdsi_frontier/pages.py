@@ -32,7 +32,7 @@ NEW = "new"
 NEW_SHARE = 0.09
 TUNING_SHARE = 0.01
 # Rows of the queries of each document, by its id.
-Asked = Mapping[str, Sequence[int]]
+QueryRows = Mapping[str, Sequence[int]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,16 +44,16 @@ class Pages:
         texts: Titles and texts of the documents.
         parts: Part of each document: "old", "tuning" or "new".
         queries: Texts of the queries.
-        asked: Rows of the queries of each document, by split.
-        written: Parts of documents that are used as queries. Their rows follow those of `queries`.
+        query_rows: Rows of the queries of each document, by split.
+        text_parts: Parts of texts that are used as queries. Their rows follow those of `queries`.
     """
 
     ids: list[str]
     texts: list[str]
     parts: list[str]
     queries: list[str]
-    asked: Mapping[str, Asked]
-    written: Sequence[str] = ()
+    query_rows: Mapping[str, QueryRows]
+    text_parts: Sequence[str] = ()
 
     @classmethod
     def read(
@@ -109,7 +109,7 @@ class Pages:
         """Return the rows of the documents of `part`."""
         return [row for row, document_part in enumerate(self.parts) if document_part == part]
 
-    def of(self, ids: Sequence[str], *splits: str) -> tuple[np.ndarray, list[str]]:
+    def queries_for(self, ids: Sequence[str], *splits: str) -> tuple[np.ndarray, list[str]]:
         """Return the queries of the given documents.
 
         Args:
@@ -122,28 +122,38 @@ class Pages:
         query_rows: list[int] = []
         documents: list[str] = []
         for split in splits:
-            queries_of_document = self.asked.get(split, {})
+            queries_of_document = self.query_rows.get(split, {})
             for document_id in ids:
                 rows = queries_of_document.get(document_id, ())
                 query_rows.extend(rows)
                 documents.extend([document_id] * len(rows))
         return np.array(query_rows, np.int64), documents
 
-    def with_written(self, spans: int = 4) -> Pages:
+    def with_text_parts(self, spans: int = 4) -> Pages:
         """Return the same documents, with parts of their texts in place of train queries.
 
         A live collection represents documents without known queries in this way.
+
+        Args:
+            spans: Largest number of parts of a text, besides its title and first sentence.
         """
-        written: list[str] = []
+        text_parts: list[str] = []
         train = {}
         for document_id, text in zip(self.ids, self.texts, strict=True):
-            first_row = len(self.queries) + len(written)
-            written.extend(constraint_texts("", text, spans))
-            train[document_id] = range(first_row, len(self.queries) + len(written))
-        return replace(self, asked={**self.asked, "train": train}, written=written)
+            first_row = len(self.queries) + len(text_parts)
+            text_parts.extend(constraint_texts("", text, spans))
+            train[document_id] = range(first_row, len(self.queries) + len(text_parts))
+        query_rows = {**self.query_rows, "train": train}
+        return replace(self, query_rows=query_rows, text_parts=text_parts)
 
 
 def _choose_part(document: Mapping[str, Any], new_from: str | None) -> str:
+    """Return the part of the collection that a document belongs to: old, tuning or new.
+
+    Args:
+        document: Row of the document.
+        new_from: First day whose documents are not old. None: divide by share.
+    """
     if new_from is None:
         share = position(document["id"], 0, "parts")
         if share < NEW_SHARE:
@@ -159,19 +169,19 @@ def _choose_part(document: Mapping[str, Any], new_from: str | None) -> str:
     return NEW
 
 
-def _title_position(title: str) -> float:
-    return position(title, 0, "titles")
-
-
 def _select_titles(documents: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
     """Return the documents of the first titles that together have at least `count` documents.
 
     Titles are in the order of their hashes.
     """
+
+    def hash_position(title: str) -> float:
+        return position(title, 0, "titles")
+
     documents_per_title = Counter(document["title"] for document in documents)
     selected_titles = set()
     selected_documents = 0
-    for title in sorted(documents_per_title, key=_title_position):
+    for title in sorted(documents_per_title, key=hash_position):
         selected_titles.add(title)
         selected_documents += documents_per_title[title]
         if selected_documents >= count:

@@ -10,19 +10,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from experiments.incdsi_frontier.frontier import (
-    BEST,
+    BEST_F_BETA,
     STEPS,
     AdditionOrders,
-    Found,
     Point,
-    frontier,
-    undominated,
+    measure_methods,
+    select_undominated,
 )
-from experiments.incdsi_frontier.gates import Difference, Matched, adding_cost, at_matched_loss
-from experiments.incdsi_frontier.methods import ENCODED, INCDSI, METHODS, OURS, Method, tried
-from experiments.incdsi_frontier.retraining import RETRAINING, WAYS, Way, measure_ways
+from experiments.incdsi_frontier.gates import (
+    Difference,
+    EqualLossComparison,
+    adding_cost,
+    compare_at_equal_loss,
+)
+from experiments.incdsi_frontier.methods import ENCODED, INCDSI, METHODS, OURS, Method, try_settings
+from experiments.incdsi_frontier.ranks import ReciprocalRanks
+from experiments.incdsi_frontier.retraining import (
+    RETRAINING,
+    TRAINING_METHODS,
+    TrainingMethod,
+    measure_training_methods,
+)
 from experiments.incdsi_frontier.spaces import Space
-from experiments.incdsi_frontier.tuning import Trial, TrialBench
+from experiments.incdsi_frontier.tuning import AdditionEvaluator, Trial
 
 PAPER = "IncDSI as published"
 CENTRED = "IncDSI centred on the encoding"
@@ -35,8 +45,8 @@ def _all_methods() -> Mapping[str, Method]:
     return METHODS
 
 
-def _all_ways() -> Mapping[str, Way]:
-    return WAYS
+def _all_training_methods() -> Mapping[str, TrainingMethod]:
+    return TRAINING_METHODS
 
 
 @dataclass(frozen=True)
@@ -45,7 +55,7 @@ class ProtocolPlan:
 
     Attributes:
         methods: Methods of adding that train nothing.
-        ways: Methods of adding that train, by name.
+        training_methods: Methods of adding that train, by name.
         trials: Number of settings that are tried per method.
         orders: Number of orders of arrival for methods that do not train.
         learned_orders: Number of orders of arrival for methods that train.
@@ -56,7 +66,7 @@ class ProtocolPlan:
     """
 
     methods: Mapping[str, Method] = field(default_factory=_all_methods)
-    ways: Mapping[str, Way] = field(default_factory=_all_ways)
+    training_methods: Mapping[str, TrainingMethod] = field(default_factory=_all_training_methods)
     trials: int = 50
     orders: int = 10
     learned_orders: int = 1
@@ -66,7 +76,17 @@ class ProtocolPlan:
 
 
 class Protocol:
-    """Measures a plan on a collection. Each part is measured when its method is called."""
+    """Measures a plan on a collection. Each part is measured when its method is called.
+
+    Args:
+        space: The collection with its document vectors.
+        plan: What is measured.
+
+    Attributes:
+        default: Settings of a live collection: the encoding, multiplied by a measured factor.
+        tuning: Adds the documents of the tuning split, and evaluates its queries.
+        arrivals: Orders in which the documents of the test split are added.
+    """
 
     def __init__(self, space: Space, plan: ProtocolPlan) -> None:
         self.space = space
@@ -74,9 +94,9 @@ class Protocol:
         tuning, test = space.encoded.splits()
         state = space.state()
         self.default = ENCODED.replace(prior_scale=space.encoding_scale(state.vectors.view))
-        self.bench = TrialBench(state, tuning)
+        self.tuning = AdditionEvaluator(state, tuning)
         self.arrivals = AdditionOrders(
-            TrialBench(state, test), plan.orders, plan.steps, space.seed, plan.whole
+            AdditionEvaluator(state, test), plan.orders, plan.steps, space.seed, plan.whole
         )
 
     def points(self) -> list[Point]:
@@ -89,28 +109,33 @@ class Protocol:
         if self.default != ENCODED:
             methods[DEFAULT] = Method(fixed=(self.default,))
         methods.update(plan.methods)
-        return frontier(
-            self.bench, self.arrivals, methods, plan.trials, self.space.seed, plan.losses
+        return measure_methods(
+            self.tuning, self.arrivals, methods, plan.trials, self.space.seed, plan.losses
         )
 
-    def learned(self) -> tuple[list[Point], Found | None]:
+    def learned(self) -> tuple[list[Point], ReciprocalRanks | None]:
         """Measure the methods that train.
 
         Returns:
             The points of these methods. The result of retraining on all documents; None if the plan
             does not contain retraining.
         """
-        points, final_results = measure_ways(
-            self.space, self.arrivals, self.plan.ways, self.plan.learned_orders
+        points, final_results = measure_training_methods(
+            self.space, self.arrivals, self.plan.training_methods, self.plan.learned_orders
         )
         return points, final_results.get(RETRAINING)
 
-    def costs(self, points: Sequence[Point], retrained: Found) -> dict[str, Difference]:
+    def costs(self, points: Sequence[Point], retrained: ReciprocalRanks) -> dict[str, Difference]:
         """Return how much lower hit@1 of old documents is after adding than after retraining.
 
-        The result has the default, and each method with its best settings, by name.
+        Args:
+            points: Points of the methods that train nothing.
+            retrained: Result of retraining on all documents.
+
+        Returns:
+            The cost of the default, and of each method with its best settings, by name.
         """
-        results = {DEFAULT: self.arrivals.found(self.default)[-1]}
+        results = {DEFAULT: self.arrivals.results(self.default)[-1]}
         results.update(self._best_results(points))
         return {name: adding_cost(result, retrained) for name, result in results.items()}
 
@@ -120,44 +145,56 @@ class Protocol:
         They are measured after all documents were added in their original order.
         """
         added = self.arrivals.after[-1]
-        before = self.arrivals.judge.before
+        before = self.arrivals.evaluator.before
         points = []
         for trial in self._undominated_trials(method):
-            result = self.arrivals.found(trial.settings)[-1]
-            points.append(Point.over_orders("", BEST, trial.settings, added, before, [result]))
+            result = self.arrivals.results(trial.settings)[-1]
+            points.append(
+                Point.over_orders("", BEST_F_BETA, trial.settings, added, before, [result])
+            )
         return points
 
-    def matched(self, ours: Method = OURS, paper: Method = INCDSI) -> list[Matched]:
+    def compare_at_equal_loss(
+        self, ours: Method = OURS, paper: Method = INCDSI
+    ) -> list[EqualLossComparison]:
         """Compare our method with the paper's, at equal loss of old documents.
 
         Both have their best settings: those that no other setting beats on the tuning split.
         """
-        return at_matched_loss(self._undominated_results(paper), self._undominated_results(ours))
+        return compare_at_equal_loss(
+            self._undominated_results(paper), self._undominated_results(ours)
+        )
 
-    def against_plain(self, points: Sequence[Point]) -> dict[str, tuple[Difference, Difference]]:
+    def compare_with_plain(
+        self, points: Sequence[Point]
+    ) -> dict[str, tuple[Difference, Difference]]:
         """Compare each method, with its best settings, with plain encodings.
 
         Returns:
             By name of the method: the differences in MRR@10 of old and of new documents, after all
             documents were added.
         """
-        plain_old, plain_new = self.arrivals.found(ENCODED)[-1]
+        plain_old, plain_new = self.arrivals.results(ENCODED)[-1]
         differences = {}
         for name, (old, new) in self._best_results(points).items():
             differences[name] = (Difference.of(old, plain_old), Difference.of(new, plain_new))
         return differences
 
-    def _best_results(self, points: Sequence[Point]) -> dict[str, Found]:
+    def _best_results(self, points: Sequence[Point]) -> dict[str, ReciprocalRanks]:
         """Return the results of each method with its best settings, after all additions."""
         results = {}
         for point in points:
-            if point.chosen_for == BEST and point.settings is not None:
-                results[point.method] = self.arrivals.found(point.settings)[-1]
+            if point.chosen_for == BEST_F_BETA and point.settings is not None:
+                results[point.method] = self.arrivals.results(point.settings)[-1]
         return results
 
-    def _undominated_results(self, method: Method) -> list[Found]:
+    def _undominated_results(self, method: Method) -> list[ReciprocalRanks]:
+        """Return the results on the test split of the settings of `_undominated_trials`."""
         trials = self._undominated_trials(method)
-        return [self.arrivals.found(trial.settings)[-1] for trial in trials]
+        return [self.arrivals.results(trial.settings)[-1] for trial in trials]
 
     def _undominated_trials(self, method: Method) -> list[Trial]:
-        return undominated(tried(method, self.bench, self.plan.trials, self.space.seed))
+        """Return the trials of a method that no other trial beats on the tuning split."""
+        return select_undominated(
+            try_settings(method, self.tuning, self.plan.trials, self.space.seed)
+        )

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-# Rank beyond which 1 / rank is 0.
+# Largest rank at which 1 / rank is not 0.
 DEPTH = 10
 # Number of queries that are scored at once, which limits the memory.
-BLOCK = 512
+QUERIES_PER_BLOCK = 512
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,18 @@ class Quality:
         )
 
 
+class ReciprocalRanks(NamedTuple):
+    """Reciprocal ranks of the answers of queries, which are 0 beyond rank 10.
+
+    Attributes:
+        old: 1 / rank for each query for old documents (m,).
+        new: 1 / rank for each query for new documents (k,).
+    """
+
+    old: np.ndarray
+    new: np.ndarray
+
+
 class CachedRanks:
     """Ranks and scores among the old documents, from which ranks with new documents follow.
 
@@ -65,14 +78,15 @@ class CachedRanks:
         self.new_queries = np.float32(new_queries)
         self.new_targets = np.array(new_targets, np.int64)
 
-        # Scores of the old targets, and their ranks from 0.
+        # Score of each old target, and the number of old documents before it.
         self.old_scores = np.zeros(len(self.old_queries), np.float32)
         self.old_ranks = np.zeros(len(self.old_queries), np.int64)
         for rows in _blocks(len(self.old_queries)):
             scores = self.old_queries[rows] @ vectors.T
             self.old_scores[rows], self.old_ranks[rows] = _ranks(scores, self.old_targets[rows])
 
-        # Best scores of old documents for each new query, in descending order.
+        # The ten best scores of old documents for each new query, in descending order. A new
+        # document below all of them is beyond rank 10, so no other score is needed.
         self.rivals = np.full((len(self.new_queries), DEPTH), -np.inf, np.float32)
         for rows in _blocks(len(self.new_queries)):
             ascending = np.sort(self.new_queries[rows] @ vectors.T, axis=1)
@@ -81,16 +95,16 @@ class CachedRanks:
 
     def reciprocal_ranks(
         self, vectors: np.ndarray, numbers: Sequence[int] | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return reciprocal ranks after new documents were added. They are 0 beyond rank 10.
+    ) -> ReciprocalRanks:
+        """Return reciprocal ranks after new documents were added.
 
         Args:
             vectors: Vectors (b, H) of the new documents, in the order of their arrival.
             numbers: Numbers of these documents (b). None: 0 to b - 1.
 
         Returns:
-            Values of all queries for old documents (m). Values of those queries for new documents
-            whose document was added, in the order of the queries.
+            The values of all queries for old documents (m,). The values of those queries for new
+            documents whose document was added, in the order of the queries.
 
         >>> ranks = CachedRanks(np.eye(2), np.array([[1.0, 0.0]]), [0], np.array([[0.0, 2.0]]), [0])
         >>> old, new = ranks.reciprocal_ranks(np.array([[2.0, 0.5]]))
@@ -107,14 +121,17 @@ class CachedRanks:
         column_of = np.full(max(len(vectors), largest_number + 1), -1)
         column_of[np.asarray(numbers, np.int64)] = added
 
-        queries = np.flatnonzero(column_of[self.new_targets] >= 0)
-        targets = column_of[self.new_targets[queries]]
-        target_scores, ranks_among_new = _ranks(self.new_queries[queries] @ columns, targets)
-        # Old documents come before new ones in ties.
-        ranks_among_old = (self.rivals[queries] >= target_scores[:, None]).sum(axis=1)
+        # Only queries whose document was added are evaluated.
+        evaluated = np.flatnonzero(column_of[self.new_targets] >= 0)
+        targets = column_of[self.new_targets[evaluated]]
+        target_scores, ranks_among_new = _ranks(self.new_queries[evaluated] @ columns, targets)
+        # Old documents arrived earlier, so they come before new ones in ties.
+        ranks_among_old = (self.rivals[evaluated] >= target_scores[:, None]).sum(axis=1)
 
         old_ranks = self.old_ranks + self._count_better(columns)
-        return _reciprocal(old_ranks), _reciprocal(ranks_among_new + ranks_among_old)
+        return ReciprocalRanks(
+            old=_reciprocal(old_ranks), new=_reciprocal(ranks_among_new + ranks_among_old)
+        )
 
     def _count_better(self, columns: np.ndarray) -> np.ndarray:
         """Count the new documents that score higher than the answer of each query for old ones.
@@ -150,8 +167,9 @@ def _ranks(scores: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def _reciprocal(ranks: np.ndarray) -> np.ndarray:
+    """Return 1 / rank for ranks that count from 0."""
     return np.where(ranks < DEPTH, 1.0 / (ranks + 1), 0.0)
 
 
 def _blocks(count: int) -> list[slice]:
-    return [slice(start, start + BLOCK) for start in range(0, count, BLOCK)]
+    return [slice(start, start + QUERIES_PER_BLOCK) for start in range(0, count, QUERIES_PER_BLOCK)]

@@ -18,25 +18,26 @@ from functools import partial
 import numpy as np
 
 from experiments.incdsi_frontier.encoded import Encoded
-from experiments.incdsi_frontier.frontier import AdditionOrders, Found, Point
+from experiments.incdsi_frontier.frontier import AdditionOrders, Point
 from experiments.incdsi_frontier.learning import learn
-from experiments.incdsi_frontier.ranks import CachedRanks
+from experiments.incdsi_frontier.ranks import CachedRanks, ReciprocalRanks
 from experiments.incdsi_frontier.spaces import Space, random_vectors
 from model_code.dsi.settings import DocumentVectorSettings
 
 EPOCHS = 10
-Way = Callable[[Space, np.ndarray, Sequence[int]], Found]
-"""Takes the space, V (n, H) of its old documents, and the rows of the documents to add.
+TrainingMethod = Callable[[Space, np.ndarray, Sequence[int]], ReciprocalRanks]
+"""A function that adds documents by training.
 
-Returns the ranks of old and of new documents.
+Its arguments are the space, V (n, H) of its old documents, and the rows of the documents to add. It
+returns the reciprocal ranks for old and for new documents.
 """
 
 
-def retrain(space: Space, vectors: np.ndarray, added: Sequence[int]) -> Found:
+def retrain(space: Space, vectors: np.ndarray, added: Sequence[int]) -> ReciprocalRanks:
     """Retrain on old and new documents, and search with the result.
 
     If there is a retrained encoder, it encodes all documents again. Otherwise V is trained from the
-    start, on the queries of all documents.
+    start, on the queries of all documents. `vectors` is only there for the type `TrainingMethod`.
     """
     all_rows = [*space.old, *added]
     if space.retrained is not None:
@@ -50,7 +51,7 @@ def fine_tune(
     added: Sequence[int],
     at_random: bool = True,
     old_queries: bool = True,
-) -> Found:
+) -> ReciprocalRanks:
     """Train V further, with rows for the new documents, and search with it.
 
     Args:
@@ -65,9 +66,9 @@ def fine_tune(
         new_vectors = random_vectors(*new_vectors.shape, space.seed)
 
     if old_queries:
-        train = space.asking([*space.old, *added], "train")
+        train = space.answered_queries([*space.old, *added], "train")
     else:
-        train = space.asking(added, "train")
+        train = space.answered_queries(added, "train")
         # The rows of the new documents follow those of the old ones.
         train = replace(train, targets=train.targets + len(vectors))
 
@@ -79,7 +80,7 @@ def fine_tune(
 
 
 RETRAINING = "retraining on all"
-WAYS: Mapping[str, Way] = {
+TRAINING_METHODS: Mapping[str, TrainingMethod] = {
     RETRAINING: retrain,
     "continual fine-tuning (as published)": fine_tune,
     "continual fine-tuning from the encodings": partial(fine_tune, at_random=False),
@@ -89,40 +90,43 @@ WAYS: Mapping[str, Way] = {
 }
 
 
-def measure_ways(
-    space: Space, arrivals: AdditionOrders, ways: Mapping[str, Way] = WAYS, orders: int = 1
-) -> tuple[list[Point], dict[str, Found]]:
+def measure_training_methods(
+    space: Space,
+    arrivals: AdditionOrders,
+    training_methods: Mapping[str, TrainingMethod] = TRAINING_METHODS,
+    orders: int = 1,
+) -> tuple[list[Point], dict[str, ReciprocalRanks]]:
     """Measure methods that train, after several numbers of additions.
 
     Args:
         space: The collection.
         arrivals: Orders of arrival of the new documents.
-        ways: The methods by name.
+        training_methods: The methods by name.
         orders: Number of orders of arrival. After all additions, the order does not matter, so
             that this is measured once.
 
     Returns:
         The points of all methods. The result of each method after all additions.
     """
-    vectors = arrivals.judge.state.vectors.view
-    before = arrivals.judge.before
+    vectors = arrivals.evaluator.state.vectors.view
+    before = arrivals.evaluator.before
     new_rows = np.array(space.encoded.new)
     points = []
     final_results = {}
-    for name, way in ways.items():
+    for name, method in training_methods.items():
         for added in arrivals.after:
             adds_everything = added == len(new_rows)
             order_count = 1 if adds_everything else orders
             results = []
             for order in arrivals.orders[:order_count]:
-                results.append(way(space, vectors, new_rows[order[:added]].tolist()))
+                results.append(method(space, vectors, new_rows[order[:added]].tolist()))
             points.append(Point.over_orders(name, "", None, added, before, results))
         # The last number of additions is all of them.
         final_results[name] = results[0]
     return points, final_results
 
 
-def _search(encoded: Encoded, vectors: np.ndarray, added: Sequence[int]) -> Found:
+def _search(encoded: Encoded, vectors: np.ndarray, added: Sequence[int]) -> ReciprocalRanks:
     """Search for the test queries.
 
     Args:
@@ -131,7 +135,7 @@ def _search(encoded: Encoded, vectors: np.ndarray, added: Sequence[int]) -> Foun
         added: Rows of the added documents.
     """
     old = encoded.pages.old
-    old_queries, old_targets = encoded.asking(range(old), "test")
-    new_queries, new_targets = encoded.asking(added, "test")
+    old_queries, old_targets = encoded.answered_queries(range(old), "test")
+    new_queries, new_targets = encoded.answered_queries(added, "test")
     ranks = CachedRanks(vectors[:old], old_queries, old_targets, new_queries, new_targets)
     return ranks.reciprocal_ranks(vectors[old:])

@@ -15,19 +15,19 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.encoding import BASE
-from experiments.incdsi_frontier.ablations import ablations
+from experiments.incdsi_frontier.ablations import measure_ablations
 from experiments.incdsi_frontier.encoded import encode
 from experiments.incdsi_frontier.frontier import Point
 from experiments.incdsi_frontier.methods import INCDSI, METHODS, OURS, REFINED
 from experiments.incdsi_frontier.pages import TUNING, Pages
 from experiments.incdsi_frontier.protocol import CENTRED, PAPER, Protocol, ProtocolPlan
-from experiments.incdsi_frontier.retraining import RETRAINING, WAYS
+from experiments.incdsi_frontier.retraining import RETRAINING, TRAINING_METHODS
 from experiments.incdsi_frontier.spaces import LEARNED, Space
 from experiments.incdsi_frontier.tables import (
     ablation_table,
     cost_table,
+    equal_loss_table,
     markdown,
-    matched_table,
     quality,
     steps_table,
 )
@@ -51,64 +51,77 @@ KEYS = {
 }
 
 
-def arguments() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line: the data, the plan, and what is printed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    add = parser.add_argument
-    add("folder", type=Path, help="a data set in BEIR layout")
-    add(
+    _add_data_options(parser)
+    _add_plan_options(parser)
+    parser.add_argument(
+        "--fronts",
+        action="store_true",
+        help="measure whole trade-offs, and ours against the paper at equal loss",
+    )
+    parser.add_argument(
+        "--ablations",
+        action="store_true",
+        help="measure what the paper's own choices are worth: beta, queries",
+    )
+    return parser
+
+
+def _add_data_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that `make_space` reads."""
+    parser.add_argument("folder", type=Path, help="a data set in BEIR layout")
+    parser.add_argument(
         "--split",
         default="date:2025-01-01",
         help="date:DAY: documents from DAY on are new; share: 90/9/1 by hash",
     )
-    add("--qrels", default="qrels", help="the folder of judgements")
-    add("--documents", type=int, help="only as many, of whole titles")
-    add(
+    parser.add_argument("--qrels", default="qrels", help="the folder of judgements")
+    parser.add_argument("--documents", type=int, help="only as many, of whole titles")
+    parser.add_argument(
         "--space",
         default=ZERO_SHOT,
         help=f"{ZERO_SHOT}, {', '.join(LEARNED)}, or an encoder's folder",
     )
-    add(
+    parser.add_argument(
         "--retrained",
         type=Path,
         help="an encoder that was trained on all documents, for a dense space",
     )
-    add("--methods", nargs="+", choices=KEYS, default=list(KEYS))
-    add("--trials", type=int, default=50, help="settings tried for each method")
-    add("--orders", type=int, default=10, help="orders of arrival")
-    add(
+    parser.add_argument("--cache", type=Path, help="keep encoded texts in this folder")
+    parser.add_argument(
+        "--written", action="store_true", help="represent documents by parts of their texts"
+    )
+
+
+def _add_plan_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that `make_plan` reads."""
+    parser.add_argument("--methods", nargs="+", choices=KEYS, default=list(KEYS))
+    parser.add_argument("--trials", type=int, default=50, help="settings tried for each method")
+    parser.add_argument("--orders", type=int, default=10, help="orders of arrival")
+    parser.add_argument(
         "--whole",
         type=int,
         help="in so many of these orders add everything, in the others 100 documents",
     )
-    add("--learned-orders", type=int, default=1, help="of these, for ways that train")
-    add(
+    parser.add_argument(
+        "--learned-orders", type=int, default=1, help="of these, for ways that train"
+    )
+    parser.add_argument(
         "--steps",
         type=int,
         nargs="*",
         default=[10, 100, 1000],
         help="numbers of additions to report, beside all",
     )
-    add(
+    parser.add_argument(
         "--losses",
         type=float,
         nargs="*",
         default=[],
         help="also choose for a loss of old MRR@10 of at most this",
     )
-    add(
-        "--fronts",
-        action="store_true",
-        help="measure whole trade-offs, and ours against the paper at equal loss",
-    )
-    add(
-        "--ablations",
-        action="store_true",
-        help="measure what the paper's own choices are worth: beta, queries",
-    )
-    add("--cache", type=Path, help="keep encoded texts in this folder")
-    add("--written", action="store_true", help="represent documents by parts of their texts")
-    return parser
 
 
 def make_space(options: argparse.Namespace) -> Space:
@@ -120,7 +133,7 @@ def make_space(options: argparse.Namespace) -> Space:
 
     pages = Pages.read(options.folder, day or None, options.qrels, options.documents)
     if options.written:
-        pages = pages.with_written()
+        pages = pages.with_text_parts()
     encode_with = partial(encode, pages, max_tokens=MAX_TOKENS, cache=options.cache)
     retrained = None
     if options.retrained is not None:
@@ -141,7 +154,9 @@ def make_plan(options: argparse.Namespace) -> ProtocolPlan:
     names = {KEYS[key] for key in options.methods}
     return ProtocolPlan(
         methods={name: method for name, method in METHODS.items() if name in names},
-        ways={name: way for name, way in WAYS.items() if name in names},
+        training_methods={
+            name: method for name, method in TRAINING_METHODS.items() if name in names
+        },
         trials=options.trials,
         orders=options.orders,
         learned_orders=options.learned_orders,
@@ -153,7 +168,7 @@ def make_plan(options: argparse.Namespace) -> ProtocolPlan:
 
 def main(words: Sequence[str] | None = None) -> None:
     """Read the command line, measure, and print."""
-    options = arguments().parse_args(words)
+    options = make_parser().parse_args(words)
     plan = make_plan(options)
     space = make_space(options)
     protocol = Protocol(space, plan)
@@ -174,7 +189,7 @@ def main(words: Sequence[str] | None = None) -> None:
 def print_collection(protocol: Protocol) -> None:
     """Print the numbers of documents and queries, and the quality before any addition."""
     pages = protocol.space.encoded.pages
-    test = protocol.arrivals.judge.split
+    test = protocol.arrivals.evaluator.split
     print(
         f"{pages.old} old documents, {len(pages.rows(TUNING))} to tune on, "
         f"{len(test.documents)} added;"
@@ -182,7 +197,7 @@ def print_collection(protocol: Protocol) -> None:
     print(
         f"test queries: {len(test.old_queries)} for old, {len(test.new_queries)} for new documents;"
     )
-    print(f"before any addition: {quality(protocol.arrivals.judge.before)}\n", flush=True)
+    print(f"before any addition: {quality(protocol.arrivals.evaluator.before)}\n", flush=True)
 
 
 def print_points(protocol: Protocol, points: Sequence[Point]) -> None:
@@ -190,7 +205,7 @@ def print_points(protocol: Protocol, points: Sequence[Point]) -> None:
     print(steps_table(points))
     head = ["all added, against plain", "old MRR@10", "new MRR@10"]
     changes = []
-    for name, (old_change, new_change) in protocol.against_plain(points).items():
+    for name, (old_change, new_change) in protocol.compare_with_plain(points).items():
         changes.append([name, str(old_change), str(new_change)])
     print(f"\n{markdown(head, changes)}\n")
     distinct_settings = dict.fromkeys(point.settings for point in points)
@@ -201,7 +216,7 @@ def print_points(protocol: Protocol, points: Sequence[Point]) -> None:
 def print_ablations(protocol: Protocol) -> None:
     """Print the tables of single choices, as in the paper."""
     for name, method in ((PAPER, INCDSI), (CENTRED, REFINED)):
-        for changed, rows in ablations(protocol, method).items():
+        for changed, rows in measure_ablations(protocol, method).items():
             print(f"{name}, by {changed}\n\n{ablation_table(changed, rows)}\n", flush=True)
 
 
@@ -212,11 +227,11 @@ def print_fronts(protocol: Protocol) -> None:
         print(markdown([f"{name}: old", "new"], lines), "\n", flush=True)
 
     for name, method in ((OURS_NAME, OURS), (CENTRED, REFINED)):
-        comparisons = protocol.matched(method)
+        comparisons = protocol.compare_at_equal_loss(method)
         is_met = all(comparison.met for comparison in comparisons)
         verdict = "met" if is_met else "NOT met"
         print(f"{name} at the paper's loss of old documents: {verdict}\n")
-        print(matched_table(comparisons), "\n", flush=True)
+        print(equal_loss_table(comparisons), "\n", flush=True)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from experiments.incdsi_frontier.encoded import Encoded
-from experiments.incdsi_frontier.learning import Asking, learn
+from experiments.incdsi_frontier.learning import AnsweredQueries, learn
 from model_code.dsi.fit import largest_safe_scale
 from model_code.dsi.settings import DocumentVectorSettings
 from model_code.incdsi.state import IncDsiState
@@ -59,13 +59,13 @@ class Space:
         start = encodings
         if self.learned == RANDOM:
             start = random_vectors(*encodings.shape, self.seed)
-        train = self.asking(rows, "train")
-        dev = self.asking(rows, "dev")
+        train = self.answered_queries(rows, "train")
+        dev = self.answered_queries(rows, "dev")
         return learn(start, train, dev, self.learned, self.seed)
 
-    def asking(self, rows: Sequence[int], split: str) -> Asking:
+    def answered_queries(self, rows: Sequence[int], split: str) -> AnsweredQueries:
         """Return the queries of `split` for the documents `rows`."""
-        return Asking(*self.encoded.asking(rows, split))
+        return AnsweredQueries(*self.encoded.answered_queries(rows, split))
 
     def encoding_scale(self, vectors: np.ndarray) -> float:
         """Return the factor by which the encodings of added documents are multiplied.
@@ -78,7 +78,7 @@ class Space:
         """
         if self.learned is None:
             return 1.0
-        dev = self.asking(self.old, "dev")
+        dev = self.answered_queries(self.old, "dev")
         relevant = [{target} for target in dev.targets.tolist()]
         # The factor is measured by treating every second old document as a new one.
         sample = np.array(self.old[::2])
@@ -91,6 +91,6 @@ class Space:
 
         The mean of its train queries represents a document; its encoding, if it has none.
         """
-        mean_queries = np.stack([self.encoded.asks(row).mean(axis=0) for row in self.old])
+        mean_queries = np.stack([self.encoded.train_queries(row).mean(axis=0) for row in self.old])
         ids = self.encoded.pages.ids[: len(self.old)]
         return IncDsiState(self.vectors(self.old), mean_queries, ids)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from experiments.incdsi_frontier.ablations import Ablated
+from experiments.incdsi_frontier.ablations import AblationResult
 from experiments.incdsi_frontier.frontier import Point
-from experiments.incdsi_frontier.gates import COST, Difference, Matched
+from experiments.incdsi_frontier.gates import MAX_COST, Difference, EqualLossComparison
 from experiments.incdsi_frontier.ranks import Quality
 
 
@@ -43,6 +43,7 @@ def steps_table(points: Sequence[Point]) -> str:
 
 
 def _step_cells(point: Point) -> list[str]:
+    """Return the cells of one point. A deviation needs several orders."""
     deviation = f"{point.deviations.mrr_at_10:.3f}" if point.orders > 1 else ""
     return [
         point.method,
@@ -55,7 +56,7 @@ def _step_cells(point: Point) -> list[str]:
     ]
 
 
-def ablation_table(changed: str, rows: Sequence[Ablated]) -> str:
+def ablation_table(changed: str, rows: Sequence[AblationResult]) -> str:
     """Return the table of the choices for one setting, each compared with the last choice."""
     head = [
         changed,
@@ -69,7 +70,7 @@ def ablation_table(changed: str, rows: Sequence[Ablated]) -> str:
     lines = []
     for row in rows:
         old, new = row.qualities
-        old_change, new_change = row.less(reference)
+        old_change, new_change = row.difference_to(reference)
         milliseconds = f"{row.seconds * 1e3:.1f}"
         lines.append(
             [
@@ -99,16 +100,16 @@ def cost_table(costs: Mapping[str, Difference]) -> str:
     head = [
         "added by",
         "old hit@1 after retraining on all less that after adding",
-        f"at most {COST:.2f}",
+        f"at most {MAX_COST:.2f}",
     ]
     lines = []
     for name, cost in costs.items():
-        verdict = "met" if cost.mean <= COST else "NOT met"
+        verdict = "met" if cost.mean <= MAX_COST else "NOT met"
         lines.append([name, str(cost), verdict])
     return markdown(head, lines)
 
 
-def matched_table(comparisons: Sequence[Matched]) -> str:
+def equal_loss_table(comparisons: Sequence[EqualLossComparison]) -> str:
     """Return the table that compares our method with the paper's at equal loss of old documents."""
     head = [
         "the paper's old MRR@10",

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import optuna
 
 
-class Way(IncDsiSettings):
+class AdditionSettings(IncDsiSettings):
     """Settings for adding a document: a prior vector, and whether IncDSI solves the vector.
 
     IncDSI's objective penalises the distance to the prior. The prior is 0, the document's encoding,
@@ -36,26 +36,31 @@ class Way(IncDsiSettings):
     )
     prior_scale: float = Field(1.0, gt=0, description="factor on the prior")
 
-    def pulled(self, document: NewDocument) -> NewDocument:
-        """Return the document with the prior in place of its encoding."""
-        share = self.query_share if self.prior == "mixed" else 0.0
+    def with_prior(self, document: NewDocument) -> NewDocument:
+        """Return the document with the prior in place of its encoding.
+
+        IncDSI pulls the vector of a document to its encoding, and to 0 if it has none.
+        """
         if self.prior == "zero":
             return replace(document, encoding=None)
+
+        share = self.query_share if self.prior == "mixed" else 0.0
         query = mean_query(document.queries)
         if share == 1.0:
+            # A document may have no encoding then.
             prior = query
         else:
             prior = (1 - share) * np.asarray(document.encoding, np.float64) + share * query
         return replace(document, encoding=self.prior_scale * prior)
 
     @property
-    def incdsi(self) -> IncDsiSettings:
+    def solver_settings(self) -> IncDsiSettings:
         """Return the settings that the solver reads."""
         return IncDsiSettings(**{name: getattr(self, name) for name in IncDsiSettings.model_fields})
 
 
 @dataclass(frozen=True)
-class Placed:
+class AddedDocument:
     """An added document: its id, its vector (H) float32, and the status of its addition."""
 
     id: str
@@ -88,10 +93,10 @@ class Choice:
     options: tuple[Any, ...]
 
 
-Space = dict[str, Range | Choice]
+SearchSpace = dict[str, Range | Choice]
 """Settings whose values are searched, by name."""
 
-PUBLISHED: Space = {
+PUBLISHED: SearchSpace = {
     "lambda1": Range(0.05, 0.95),
     "gamma1": Range(0.0, 4.0),
     "gamma2": Range(0.0, 4.0),
@@ -99,7 +104,7 @@ PUBLISHED: Space = {
 }
 """The paper's four knobs, margins in standard deviations of the scores instead of BERT's logits."""
 
-WIDE: Space = {
+WIDE: SearchSpace = {
     **PUBLISHED,
     "lambda1": Range(0.05, 0.99),
     "lambda2": Range(1e-8, 10.0, log=True),
@@ -131,7 +136,7 @@ def open_study(seed: int, objectives: int = 1) -> optuna.Study:
         optuna.logging.set_verbosity(verbosity)
 
 
-def suggest(trial: optuna.Trial, space: Space) -> dict[str, Any]:
+def suggest(trial: optuna.Trial, space: SearchSpace) -> dict[str, Any]:
     """Return the values of the settings in `space` that a trial suggests, by name."""
     return {name: _suggest_one(trial, name, dimension) for name, dimension in space.items()}
 
@@ -178,15 +183,20 @@ class Trial:
     """
 
     name: str
-    settings: Way
+    settings: AdditionSettings
     old: float
     new: float
     score: float
     statuses: dict[str, int]
 
 
-class TrialBench:
-    """Tries settings: each trial adds the documents of a split to a copy of a state.
+class AdditionEvaluator:
+    """Adds the documents of a split with given settings, and evaluates its queries.
+
+    Args:
+        state: IncDSI's state of the old documents. Each trial adds to a copy of it.
+        split: Documents to add, and queries.
+        beta: Weight of old documents in the F-beta of a trial.
 
     Attributes:
         before: Quality of the old documents before any addition.
@@ -201,7 +211,7 @@ class TrialBench:
         self.state = deepcopy(state)
         self.split = split
         self.beta = beta
-        self._known: dict[Way, Trial] = {}
+        self._known: dict[AdditionSettings, Trial] = {}
 
         numbers = {document.id: number for number, document in enumerate(split.documents)}
         self.ranks = CachedRanks(
@@ -215,7 +225,9 @@ class TrialBench:
         old_ranks, _ = self.ranks.reciprocal_ranks(no_vectors)
         self.before = Quality.of(old_ranks)
 
-    def add(self, settings: Way, order: Sequence[int] | None = None) -> list[Placed]:
+    def add(
+        self, settings: AdditionSettings, order: Sequence[int] | None = None
+    ) -> list[AddedDocument]:
         """Add documents to a copy of the state.
 
         Args:
@@ -225,24 +237,29 @@ class TrialBench:
         documents = self.split.documents
         if order is not None:
             documents = [documents[number] for number in order]
-        pulled = [settings.pulled(document) for document in documents]
+        documents_with_prior = [settings.with_prior(document) for document in documents]
 
         if not settings.refine:
-            placed = []
-            for document in pulled:
+            results = []
+            for document in documents_with_prior:
                 vector = document.prior.astype(np.float32)
-                placed.append(Placed(document.id, vector, Status.NOT_REFINED))
-            return placed
-        adder = IncDsiAdder(deepcopy(self.state), settings.incdsi)
-        return [Placed(added.id, added.vector, added.status) for added in adder.add_batch(pulled)]
+                results.append(AddedDocument(document.id, vector, Status.NOT_REFINED))
+            return results
 
-    def trial(self, name: str, settings: Way) -> Trial:
+        adder = IncDsiAdder(deepcopy(self.state), settings.solver_settings)
+        return [
+            AddedDocument(added.id, added.vector, added.status)
+            for added in adder.add_batch(documents_with_prior)
+        ]
+
+    def trial(self, name: str, settings: AdditionSettings) -> Trial:
         """Add all documents and evaluate the search. The result for equal settings is kept."""
         if settings not in self._known:
             self._known[settings] = self._add_and_search(settings)
         return replace(self._known[settings], name=name)
 
-    def _add_and_search(self, settings: Way) -> Trial:
+    def _add_and_search(self, settings: AdditionSettings) -> Trial:
+        """Add all documents, search for all queries, and return the result without a name."""
         added = self.add(settings)
         vectors = np.stack([document.vector for document in added])
         old_ranks, new_ranks = self.ranks.reciprocal_ranks(vectors)

@@ -77,8 +77,8 @@ class AdditionMethod:
     words: bool = False
 
 
-class KnownQueries:
-    """An encoder that returns vectors which were computed before."""
+class StoredVectors:
+    """An encoder of texts whose vectors (n, H) were computed before."""
 
     def __init__(self, texts: Sequence[str], vectors: np.ndarray) -> None:
         self.rows = {text: row for row, text in enumerate(texts)}
@@ -98,7 +98,7 @@ class Arrival:
     def __init__(
         self,
         encoded: Encoded,
-        texts: Mapping[str, np.ndarray],
+        representatives: Mapping[str, np.ndarray],
         part: str,
         split: str,
         most: int | None = None,
@@ -107,29 +107,31 @@ class Arrival:
 
         Args:
             encoded: Vectors of the collection.
-            texts: Vectors (n, H) that represent the documents in IncDSI, by name.
+            representatives: Vectors (n, H) that represent the documents in IncDSI's constraints,
+                by the names that `AdditionMethod.z` uses.
             part: Part of the collection whose documents are new.
             split: Split of the queries for old documents.
             most: Number of new documents, the earliest first. None: all of the part.
         """
         self.encoded = encoded
         self.pages = encoded.pages
-        self.z = texts
+        self.representatives = representatives
         self.new = self.pages.rows(part)[:most]
         self.rows = [*range(self.pages.old), *self.new]
         self.ids = [self.pages.ids[row] for row in self.rows]
 
         old_ids = self.pages.ids[: self.pages.old]
-        old_queries, self.old_targets = self.pages.of(old_ids, split)
+        old_queries, self.old_targets = self.pages.queries_for(old_ids, split)
+        # Documents of the tuning part are not evaluated later, so their test queries are free.
         new_ids = [self.pages.ids[row] for row in self.new]
         new_splits = ("test",) if split == "test" else (split, "test")
-        new_queries, self.new_targets = self.pages.of(new_ids, *new_splits)
+        new_queries, self.new_targets = self.pages.queries_for(new_ids, *new_splits)
         self.query_texts = [self.pages.queries[row] for row in (*old_queries, *new_queries)]
         self.targets = [*self.old_targets, *self.new_targets]
 
     def train_queries(self, row: int) -> Sequence[int]:
         """Return the rows of a document's train queries."""
-        return self.pages.asked["train"].get(self.pages.ids[row], ())
+        return self.pages.query_rows["train"].get(self.pages.ids[row], ())
 
     def vectors(self, method: AdditionMethod) -> np.ndarray:
         """Return the vectors (n, H) of the documents, in their order."""
@@ -153,8 +155,9 @@ class Arrival:
     def _solve_with_incdsi(self, new_vectors: np.ndarray, method: AdditionMethod) -> None:
         """Replace, in place, the new vectors (a, H) of documents that have train queries."""
         old = self.pages.old
+        representatives = self.representatives[method.z]
         state = IncDsiState(
-            self.encoded.documents[:old], self.z[method.z][:old], self.pages.ids[:old], None
+            self.encoded.documents[:old], representatives[:old], self.pages.ids[:old], None
         )
         settings = IncDsiSettings(gamma1=method.gamma1, lambda2=method.lambda2)
         adder = IncDsiAdder(state, settings)
@@ -177,7 +180,7 @@ class Arrival:
         """
         settings = IndexSettings(flat_below=ALWAYS_EXACT)
         index = DenseIndex.build(self.vectors(method), self.ids, "known", settings)
-        encoder: Any = KnownQueries(self.pages.queries, self.encoded.queries)
+        encoder: Any = StoredVectors(self.pages.queries, self.encoded.queries)
         dense = DenseRetriever(encoder, index, "known")
 
         texts = [self._indexed_text(row, method) for row in self.rows]
@@ -209,6 +212,7 @@ class Arrival:
         return "\n".join(lines)
 
     def _query_scores(self, system: Any) -> np.ndarray:
+        """Return nDCG@10 of each query (q,). Each query has one relevant document."""
         values = []
         for text, target in zip(self.query_texts, self.targets, strict=True):
             (ranking,) = system.search([text], K)
@@ -285,6 +289,7 @@ def compare_methods(arrival: Arrival, methods: Mapping[str, AdditionMethod]) -> 
     for name, method in methods.items():
         scores[f"{name} and words"] = arrival.scores(replace(method, words=True))
 
+    # Differences (q,) from plain encodings, by part (old or new) and method.
     differences: dict[str, dict[str, np.ndarray]] = {"old": {}, "new": {}}
     for name in scores:
         if name != "plain":
@@ -313,6 +318,7 @@ def tables(result: Mapping[str, Any]) -> str:
 
 
 def _table(arrivals: Mapping[str, Any]) -> str:
+    """Return the table of one number of arrivals."""
     documents = arrivals["documents"]
     queries = arrivals["queries"]
     lines = [
@@ -334,6 +340,7 @@ def _table(arrivals: Mapping[str, Any]) -> str:
 
 
 def _format_comparison(comparison: Sequence[float] | None) -> str:
+    """Return a difference with its interval and p. It is empty for plain encodings."""
     if comparison is None:
         return ""
     difference, low, high, p = comparison
@@ -349,11 +356,15 @@ def main() -> None:
 
     pages = Pages.read(options.folder, FIRST_NEW_DAY)
     encoded = encode(pages, BASE, MAX_TOKENS, options.cache)
-    z = {"own": encoded.documents, "texts": mean_text_vectors(encoded, options.cache)}
-    methods, tried = choose_methods(Arrival(encoded, z, TUNING, "dev"))
+    representatives = {
+        "own": encoded.documents,
+        "texts": mean_text_vectors(encoded, options.cache),
+    }
+    methods, tried = choose_methods(Arrival(encoded, representatives, TUNING, "dev"))
     arrivals = []
     for most in (FEW_ARRIVALS, None):
-        arrivals.append(compare_methods(Arrival(encoded, z, NEW, "test", most), methods))
+        arrival = Arrival(encoded, representatives, NEW, "test", most)
+        arrivals.append(compare_methods(arrival, methods))
 
     result = {
         "ways": {name: asdict(method) for name, method in methods.items()},

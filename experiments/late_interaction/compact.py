@@ -67,7 +67,18 @@ FORMS = [
 
 
 class Tokens:
-    """Unit vectors of the tokens of passages and queries, by the trained encoder."""
+    """Unit vectors of the tokens of passages and queries, by the trained encoder.
+
+    Args:
+        build: The built project.
+        query_texts: Texts of the queries.
+
+    Attributes:
+        passages: Token vectors of each passage, (tokens, H).
+        queries: Token vectors of each query, (tokens, H).
+        rows: Rows of each document's passages.
+        starts: Position in `flat` of the first token of each passage, and the end (passages + 1).
+    """
 
     def __init__(self, build: Build, query_texts: Sequence[str]) -> None:
         self.passages = tokens(build.late_encoder, build.stripped_passages())
@@ -90,7 +101,13 @@ class Tokens:
         return eigenvectors[:, ::-1]
 
     def convert(self, form: Form, vectors: np.ndarray, are_queries: bool = False) -> np.ndarray:
-        """Convert unit vectors (n, H) to the form and back to unit vectors."""
+        """Convert unit vectors (n, H) to the form and back to unit vectors.
+
+        Args:
+            form: The form.
+            vectors: The vectors.
+            are_queries: Whether they are tokens of queries, which are only reduced to signs.
+        """
         converted = vectors.astype(np.float32)
         if form.numbers < converted.shape[1]:
             converted = converted @ self.directions[:, : form.numbers]
@@ -100,15 +117,22 @@ class Tokens:
         return _unit(quantise(converted, form.bits))
 
     def add_late_scores(self, queries: Sequence[Query], form: Form) -> list[Query]:
-        """Return the queries with a score by MaxSim for each candidate."""
+        """Return the queries with a score by MaxSim for each candidate.
+
+        Args:
+            queries: Queries with their candidates.
+            form: Form in which the tokens of passages are stored.
+        """
         stored_tokens = self.convert(form, self.flat)
         scored_queries = []
         for query, query_tokens in zip(queries, self.queries, strict=True):
+            # Rows of the candidates' passages, and positions of these passages' tokens.
             rows = [row for document_id in query.documents for row in self.rows[document_id]]
             token_positions = np.concatenate(
                 [np.arange(self.starts[row], self.starts[row + 1]) for row in rows]
             )
             converted_query = self.convert(form, query_tokens, are_queries=True)
+            # Cosines of passage tokens and query tokens; then of each passage and query token.
             cosines = stored_tokens[token_positions] @ converted_query.T
             nearest = max_of_groups(cosines, [len(self.passages[row]) for row in rows])
             passage_scores = nearest.mean(axis=1)
@@ -132,6 +156,7 @@ def quantise(vectors: np.ndarray, bits: int) -> np.ndarray:
     if bits == 1:
         return np.where(vectors < 0, -1.0, 1.0).astype(np.float32)
     largest = np.quantile(np.abs(vectors), CLIPPED_QUANTILE)
+    # Values on either side of 0. A number becomes the middle of the interval that it lies in.
     levels = 2 ** (bits - 1)
     numbers = np.floor(vectors / largest * levels)
     return (np.clip(numbers, -levels, levels - 1) + 0.5) / levels
@@ -153,6 +178,7 @@ def measure(project: Path) -> dict[str, Any]:
     """Measure the fusion alone, and with MaxSim in every form."""
     with TemporaryDirectory() as folder:
         build = Build(project, Path(folder), RETRIEVERS)
+    # Only some dev queries are used. `build.queries` reads them from the evaluation set.
     dev = build.evaluation_set.judgements["dev"]
     used_ids = list(dev.queries)[::DEV_QUERIES_PER_USED]
     used = replace(

@@ -101,7 +101,10 @@ class LateObjective(Objective):
     """The sum of the dense loss and a contrastive loss of MaxSim scores."""
 
     def forward(self, batch: TrainingBatch) -> dict[str, Tensor]:
-        """Return the losses of a batch; see `Objective`."""
+        """Return the losses of a batch; see `Objective`.
+
+        The passages are encoded once, for both losses.
+        """
         queries, query_tokens, query_mask = token_vectors(self.encoder, batch.queries)
         documents, document_tokens, document_mask = token_vectors(self.encoder, batch.documents)
         scores = max_sim(query_tokens, query_mask, document_tokens, document_mask)
@@ -110,6 +113,7 @@ class LateObjective(Objective):
         return self._losses(queries, documents, batch)
 
     def _contrastive(self, queries: Tensor, documents: Tensor, batch: TrainingBatch) -> Tensor:
+        """Return the dense contrastive losses plus those of the MaxSim scores."""
         # Other documents of the batch that are relevant to a query must not be its negatives.
         other_relevant = batch.relevant.clone().fill_diagonal_(False)
         excluded = torch.cat([other_relevant, ~batch.allowed], dim=1)
@@ -132,11 +136,7 @@ def train(root: Path, copy: Path) -> None:
         copy: Folder of the copy. All other files in it are links to the project.
     """
     settings = parameters.load(root / "params.yaml")
-    (copy / "artifacts").mkdir(exist_ok=True)
-    for path in (root / "artifacts").iterdir():
-        if path.name not in ("train", "index"):
-            (copy / "artifacts" / path.name).symlink_to(path)
-    (copy / "params.yaml").symlink_to(root / "params.yaml")
+    _link_project(root, copy)
 
     (stage,) = find("train@hce", expand(settings.retrievers))
     context = stage_context(
@@ -156,6 +156,15 @@ def train(root: Path, copy: Path) -> None:
     exact = IndexSettings(flat_below=ALWAYS_EXACT)
     index = DenseIndex.build(vectors, document_ids, encoder.fingerprint(), exact)
     index.save(copy / "artifacts/index/hce/index")
+
+
+def _link_project(root: Path, copy: Path) -> None:
+    """Link settings and artifacts of a project, except those that `train` writes."""
+    (copy / "artifacts").mkdir(exist_ok=True)
+    for path in (root / "artifacts").iterdir():
+        if path.name not in ("train", "index"):
+            (copy / "artifacts" / path.name).symlink_to(path)
+    (copy / "params.yaml").symlink_to(root / "params.yaml")
 
 
 def indexed_texts(root: Path) -> list[str]:
@@ -221,6 +230,7 @@ def tables(result: Mapping[str, Any]) -> str:
 
 
 def _table(corpus: str, result: Mapping[str, Any]) -> str:
+    """Return the table of one corpus."""
     lines = [
         f"**{corpus}**, {result['test']:,} test queries, "
         f"weights from {result['dev']:,} dev queries",

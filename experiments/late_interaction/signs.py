@@ -82,7 +82,18 @@ class SystemResult:
 
 
 class Corpus:
-    """The corpus of a project, whose passages are indexed by encoders and by BM25."""
+    """The corpus of a project, whose passages are indexed by encoders and by BM25.
+
+    Args:
+        root: Folder of the project.
+        folder: Empty folder for encoders and indexes.
+
+    Attributes:
+        texts: Texts of the passages.
+        ids: Id of each passage's document.
+        encoders: Folder of each trained encoder. None is the base encoder.
+        built_indexes: Folder of the project's own index of each encoder.
+    """
 
     def __init__(self, root: Path, folder: Path) -> None:
         settings = parameters.load(root / "params.yaml")
@@ -102,7 +113,6 @@ class Corpus:
         bm25.build_folders(NewPassages(self.texts, self.ids), settings.bm25, *bm25_folders)
         self.bm25 = open_retriever(*bm25_folders)
 
-        # Folder of each trained encoder; None is the base encoder.
         self.encoders: dict[str, Path | None] = {UNTRAINED_NAME: None}
         trained_encoder = root / "artifacts/train/hce/encoder"
         if trained_encoder.is_dir():
@@ -188,7 +198,7 @@ def without_dev_queries(evaluation_set: EvaluationSet) -> EvaluationSet:
 
 def print_progress(name: str, done: int, total: int, _: str = "") -> None:
     """Print the progress of the encoding, about every `PROGRESS_STEP` passages."""
-    # The numbers of finished passages rise in steps of up to 8.
+    # The numbers of finished passages rise in steps of up to 8, so exact multiples may be skipped.
     if done % PROGRESS_STEP < 8 or done == total:
         print(f"{name}: {done:,}/{total:,}", file=sys.stderr, flush=True)
 

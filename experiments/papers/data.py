@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from model_code.context import StageContext
 from model_code.corpus.build import build_corpus
@@ -46,6 +47,7 @@ def prepare_corpus(
         cache: Folder of downloads and builds.
     """
     folder = cache / "corpora" / name
+    # Settings that the folders depend on. They are built again if one of these changes.
     made_of = {
         "corpus": settings["corpora"][name],
         "sizes": settings["sizes"],
@@ -101,43 +103,45 @@ def reduce_corpus(corpus: Corpus, sizes: Mapping[str, int]) -> Corpus:
         corpus: The whole corpus.
         sizes: Number of documents, and of queries of each split.
     """
-    rng = np.random.default_rng(0)
+    random = np.random.default_rng(0)
     judged = sorted(set(corpus.qrels["document_id"]))
     others = sorted(set(corpus.documents["document_id"]) - set(judged))
-    drawn = [*rng.permutation(judged), *rng.permutation(others)]
-    kept = {str(document) for document in drawn[: sizes["documents"]]}
+    drawn = [*random.permutation(judged), *random.permutation(others)]
+    documents = {str(document) for document in drawn[: sizes["documents"]]}
 
     queries: set[str] = set()
-    for split, size in SPLIT_SIZES.items():
+    for split, size_key in SPLIT_SIZES.items():
+        # A query is complete if all its relevant documents were drawn.
         complete = []
         for query, grades in corpus.judgements(split).qrels.items():
-            if grades.keys() <= kept:
+            if grades.keys() <= documents:
                 complete.append(query)
-        queries.update(str(query) for query in rng.permutation(complete)[: sizes[size]])
+        queries.update(str(query) for query in random.permutation(complete)[: sizes[size_key]])
 
     stripped = strip_query_lines(corpus)
-    has_document = {
-        table: getattr(stripped, table)["document_id"].isin(kept)
-        for table in ("documents", "passages")
-    }
     return replace(
         stripped,
-        documents=stripped.documents[has_document["documents"]].reset_index(drop=True),
-        passages=stripped.passages[has_document["passages"]].reset_index(drop=True),
-        queries=corpus.queries[corpus.queries["query_id"].isin(queries)].reset_index(drop=True),
-        qrels=corpus.qrels[corpus.qrels["query_id"].isin(queries)].reset_index(drop=True),
+        documents=_select_rows(stripped.documents, "document_id", documents),
+        passages=_select_rows(stripped.passages, "document_id", documents),
+        queries=_select_rows(corpus.queries, "query_id", queries),
+        qrels=_select_rows(corpus.qrels, "query_id", queries),
     )
 
 
+def _select_rows(table: pd.DataFrame, column: str, values: set[str]) -> pd.DataFrame:
+    """Return the rows of a table whose column has one of the values."""
+    return table[table[column].isin(values)].reset_index(drop=True)
+
+
 def _write_corpus(corpus: Corpus, folder: Path) -> None:
+    """Write the tables of a corpus, with one pseudo-query per document."""
     for table in TABLES:
         write_table(folder, table, getattr(corpus, table))
 
     texts = dict(zip(corpus.documents["document_id"], corpus.documents["text"], strict=True))
+    cloze = InverseCloze("inverse_cloze", PSEUDO_QUERIES)
     rows = []
-    for number, query in enumerate(
-        InverseCloze("inverse_cloze", PSEUDO_QUERIES).generate(texts, 0)
-    ):
+    for number, query in enumerate(cloze.generate(texts, 0)):
         rows.append(
             {
                 "query_id": str(number),

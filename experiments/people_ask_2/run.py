@@ -17,7 +17,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -35,8 +35,10 @@ from model_code.stages.fusion import default_weights
 HERE = Path(__file__).parent
 RESULT = HERE / "result.json"
 METRIC = "nDCG@10"
+METRICS = (METRIC, "hit@1", "hit@3")
 # Questions at even positions are used for choices, and the others for the result.
 HALVES = {"dev": 0, "final": 1}
+# Last line of a document that has other names.
 ALIASES = re.compile(r"\n\nAlso called ([\w., ]+)\.\Z")
 # The experiment with fifty questions about docstrings. All of them are used for the result.
 FIFTY = "people_ask"
@@ -45,8 +47,17 @@ SYSTEM = "fusion with headlines"
 BOOTSTRAP_SAMPLES = 4000
 RANDOMISATIONS = 10_000
 
-# Texts by question id, and the grades of answering documents by question id and document id.
-Questions = tuple[dict[str, str], dict[str, dict[str, int]]]
+
+class Questions(NamedTuple):
+    """Questions with the documents that answer them.
+
+    Attributes:
+        texts: Texts by question id.
+        qrels: Grades of the answering documents by question id and document id.
+    """
+
+    texts: dict[str, str]
+    qrels: dict[str, dict[str, int]]
 
 
 def main(half: str, projects: Mapping[str, Path]) -> None:
@@ -78,7 +89,7 @@ def read_questions(corpus: str, half: str, names: Mapping[str, str]) -> Question
             question = f"{corpus}-{number:03}"
             texts[question] = text
             qrels[question] = {names[name]: 1 for name in answers if name in names}
-    return texts, qrels
+    return Questions(texts, qrels)
 
 
 def document_names(project: Path) -> dict[str, str]:
@@ -87,9 +98,12 @@ def document_names(project: Path) -> dict[str, str]:
     names = {}
     for document_id, text in zip(documents["document_id"], documents["text"], strict=True):
         aliases = ALIASES.search(text)
-        if aliases:
-            names.update(dict.fromkeys(aliases[1].split(", "), document_id))
-    names.update(zip(documents["document_id"], documents["document_id"], strict=True))
+        if aliases is not None:
+            for alias in aliases[1].split(", "):
+                names[alias] = document_id
+    # An id names its own document, even if another document has it as an alias.
+    for document_id in documents["document_id"]:
+        names[document_id] = document_id
     return names
 
 
@@ -100,50 +114,57 @@ def open_systems(project: Path) -> dict[str, Retriever]:
         build = project / "artifacts" / "baselines" / name / "build"
         components[name] = open_retriever(build / "encoder", build / "index")
 
-    normalizers = {
-        name: ScoreNormalizer.fit(component.index.vectors)
-        for name, component in components.items()
-        if name != "bm25"
+    all_names = [*components, f"zero_shot{LATE_SUFFIX}"]
+    names_of_system = {
+        BASELINE: [name for name in all_names if name != HEADLINE],
+        SYSTEM: all_names,
     }
-    names = [*components, f"zero_shot{LATE_SUFFIX}"]
     systems: dict[str, Retriever] = dict(components)
-    for system, weighted in (
-        (BASELINE, [name for name in names if name != HEADLINE]),
-        (SYSTEM, names),
-    ):
-        scales = {name: scale for name, scale in normalizers.items() if name in weighted}
-        weights = default_weights(weighted, scales, [HEADLINE])
-        fusion = Fusion(weights, scales, UNTRAINED.depth, UNTRAINED.feedback)
+    for system, names in names_of_system.items():
+        normalizers = {}
+        for name, component in components.items():
+            # BM25 scores are normalised by their largest one.
+            if name in names and name != "bm25":
+                normalizers[name] = ScoreNormalizer.fit(component.index.vectors)
+        weights = default_weights(names, normalizers, [HEADLINE])
+        fusion = Fusion(weights, normalizers, UNTRAINED.depth, UNTRAINED.feedback)
         systems[system] = FusedSearch(components, fusion)
     return systems
 
 
 def measure(project: Path, questions: Questions) -> dict[str, Any]:
-    """Return the metrics of each system, and the gain of the fusion by headlines."""
+    """Return the metrics of each system, and the gain of the fusion by headlines.
+
+    Args:
+        project: Folder of the project.
+        questions: The questions.
+
+    Returns:
+        The means of each system, the gains by metric, and the first three documents of each system
+        for each question.
+    """
     texts, qrels = questions
-    metrics = [METRIC, "hit@1", "hit@3"]
-    values = {}
-    found = {}
+    # Scores (q,) of the questions, by system and metric.
+    values: dict[str, dict[str, np.ndarray]] = {}
+    means: dict[str, dict[str, float]] = {}
+    found: dict[str, dict[str, list[str]]] = {}
     for system, retriever in open_systems(project).items():
         rankings = retriever.search(list(texts.values()), 10)
         run = dict(zip(texts, rankings, strict=True))
-        scores = evaluate_run(run, qrels, metrics)
-        values[system] = {
-            metric: np.array([scores[metric][question] for question in texts]) for metric in metrics
-        }
-        found[system] = {
-            text: [document for document, _ in run[question][:3]]
-            for question, text in texts.items()
-        }
+        scores = evaluate_run(run, qrels, METRICS)
+        values[system] = {}
+        means[system] = {}
+        for metric in METRICS:
+            metric_scores = np.array([scores[metric][question] for question in texts])
+            values[system][metric] = metric_scores
+            means[system][metric] = round(float(metric_scores.mean()), 4)
+        found[system] = {}
+        for question, text in texts.items():
+            found[system][text] = [document for document, _ in run[question][:3]]
 
-    means = {
-        system: {metric: round(float(column.mean()), 4) for metric, column in columns.items()}
-        for system, columns in values.items()
-    }
-    gains = {
-        metric: describe_gain(values[SYSTEM][metric] - values[BASELINE][metric])
-        for metric in metrics
-    }
+    gains = {}
+    for metric in METRICS:
+        gains[metric] = describe_gain(values[SYSTEM][metric] - values[BASELINE][metric])
     return {"questions": len(texts), "systems": means, "gains": gains, "first three": found}
 
 

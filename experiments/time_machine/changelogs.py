@@ -16,13 +16,20 @@ from dataclasses import dataclass
 MIN_WORDS = 6
 MAX_WORDS = 40
 
+# Item of a list: its indentation and the beginning of its text.
 _ITEM = re.compile(r"^(\s*)[-*] (.*)$")
+# Role with its target, such as :func:`numpy.sort`, and roles whose target is a definition.
 _ROLE = re.compile(r":(?:\w+:)?(?P<role>\w+):`(?P<target>[^`]+)`")
-_LITERAL = re.compile(r"``?([^`]+)``?")
 _REFERENCE_ROLES = {"func", "meth", "class", "attr", "obj", "data", "mod"}
+# Literal, such as ``numpy.sort``.
+_LITERAL = re.compile(r"``?([^`]+)``?")
+# Link, such as `text <address>`_ or `text`_.
 _LINK = re.compile(r"`[^`<]*<[^>]*>`__?|`[^`]+`_\b")
+# Numbers of pull requests and issues, such as (#123) and gh-123, and names of users in roles.
 _TICKET = re.compile(r":(?:pr|issue|user):`[^`]*`|\((?:gh-)?#?\d+\)|\bgh-\d+\b")
+# Names of the authors at the end, such as "By Jane Doe and John Smith".
 _CREDIT = re.compile(r"\s[Bb]y[\s,.:]*(?:(?:`[^`]*`_?|and|[A-Z][\w-]*\.?)[\s,.]*)*$")
+# Mark of the kind of change, such as |Feature|.
 _BADGE = re.compile(r"\|[\w ]+\|")
 # Titles of pull requests begin like this. scipy lists them below its notes.
 _PULL_REQUEST = re.compile(r"^[A-Z]{3,6}(?:[/, ]+[A-Z]{3,6})*\b\s*[:;\\]")
@@ -48,6 +55,7 @@ class NameIndex:
 
     def __init__(self, names: Iterable[str]) -> None:
         """Index the stable names of one release."""
+        # Names by each of their endings, such as `DataFrame.explode` and `explode`.
         self._by_suffix: dict[str, set[str]] = defaultdict(set)
         for name in names:
             parts = name.split(".")
@@ -59,11 +67,15 @@ class NameIndex:
 
         None if no definition or several definitions have such a name.
         """
-        cleaned = reference.strip().lstrip("~.!").removesuffix("()")
-        found = self._by_suffix.get(cleaned, set())
-        if not found and cleaned.startswith("np."):
-            found = self._by_suffix.get(cleaned.removeprefix("np."), set())
-        return next(iter(found)) if len(found) == 1 else None
+        # Roles mark names by `~`, `.` or `!`, and functions may have brackets.
+        suffix = reference.strip().lstrip("~.!").removesuffix("()")
+        names = self._by_suffix.get(suffix, set())
+        if not names and suffix.startswith("np."):
+            names = self._by_suffix.get(suffix.removeprefix("np."), set())
+        if len(names) != 1:
+            return None
+        (name,) = names
+        return name
 
 
 def read_entries(notes: str, names: NameIndex) -> list[Entry]:
@@ -84,21 +96,26 @@ def read_entries(notes: str, names: NameIndex) -> list[Entry]:
 
 
 def split_items(notes: str) -> Iterator[str]:
-    """Yield the items of all lists in a reStructuredText, each joined to one line."""
+    """Yield the items of all lists in a reStructuredText, each joined to one line.
+
+    Lines that are indented like the text of an item belong to it. Any other line ends the item.
+    """
+    # Lines of the present item, and the indentation of its text.
     item: list[str] = []
     indent = 0
     for line in notes.splitlines():
         match = _ITEM.match(line)
-        if match:
-            if item:
-                yield " ".join(item)
-            item = [match[2]]
-            indent = len(match[1]) + 2
-        elif item and line.strip() and line.startswith(" " * indent):
+        continues_item = bool(line.strip()) and line.startswith(" " * indent)
+        if item and match is None and continues_item:
             item.append(line.strip())
-        elif item:
+            continue
+
+        if item:
             yield " ".join(item)
             item = []
+        if match is not None:
+            item = [match[2]]
+            indent = len(match[1]) + 2
     if item:
         yield " ".join(item)
 
@@ -111,24 +128,30 @@ def read_entry(text: str, names: NameIndex) -> Entry | None:
     >>> entry == Entry("Added to turn lists into rows", "pandas.DataFrame.explode")
     True
     """
-    if _PULL_REQUEST.match(_LINK.sub("", text).strip(" :")):
-        return None
-    references = dict.fromkeys(_references(text))
-    found = {reference: names.find(reference) for reference in references}
-    definitions = {definition for definition in found.values() if definition}
-    if len(definitions) != 1:
+    is_pull_request = _PULL_REQUEST.match(_LINK.sub("", text).strip(" :"))
+    if is_pull_request:
         return None
 
-    definition = definitions.pop()
-    removed = {reference for reference, name in found.items() if name == definition}
+    # References to each definition that the item names.
+    references: dict[str, set[str]] = defaultdict(set)
+    for reference in _references(text):
+        definition = names.find(reference)
+        if definition is not None:
+            references[definition].add(reference)
+    if len(references) != 1:
+        return None
+
+    ((definition, removed),) = references.items()
     words = _plain_words(text, removed, definition)
     is_long_enough = len(_WORD.findall(words)) >= MIN_WORDS
-    if not is_long_enough or len(words.split()) > MAX_WORDS:
+    is_too_long = len(words.split()) > MAX_WORDS
+    if not is_long_enough or is_too_long:
         return None
     return Entry(words, definition)
 
 
 def _references(text: str) -> Iterator[str]:
+    """Yield the names that roles such as :func:`...` and literals mention, in this order."""
     without_links = _LINK.sub(" ", text)
     for match in _ROLE.finditer(without_links):
         if match["role"] in _REFERENCE_ROLES:
@@ -144,12 +167,17 @@ def _plain_words(text: str, removed: set[str], definition: str) -> str:
     words = _LINK.sub(" ", words)
 
     def keep_target(match: re.Match[str]) -> str:
+        """Return the target of a role, or a space if it is the definition or no reference."""
         if match["role"] not in _REFERENCE_ROLES or match["target"] in removed:
             return " "
         return match["target"].lstrip("~.")
 
+    def keep_literal(match: re.Match[str]) -> str:
+        """Return the text of a literal, or a space if it is the definition."""
+        return " " if match[1] in removed else match[1]
+
     words = _ROLE.sub(keep_target, words)
-    words = _LITERAL.sub(lambda match: " " if match[1] in removed else match[1], words)
+    words = _LITERAL.sub(keep_literal, words)
 
     # The name can also occur in the text without markup.
     last_part = definition.rpartition(".")[2]
@@ -168,12 +196,16 @@ def section_of(notes: str, version: str) -> str:
     headings = list(re.finditer(r"^Version ([\d.]+)\n[=-]+$", notes, re.MULTILINE))
     if not headings:
         return notes
+
+    # The notes call 1.0.0 also 1.0. If there are several headings, the first one is the title.
     wanted = {version, version.removesuffix(".0")}
     for number, heading in enumerate(headings):
         is_title = number == 0 and len(headings) > 1
         if heading[1] in wanted and not is_title:
-            end = headings[number + 1].start() if number + 1 < len(headings) else len(notes)
+            is_last = number + 1 == len(headings)
+            end = len(notes) if is_last else headings[number + 1].start()
             return notes[heading.end() : end]
+    # Without such a heading, the last part is taken, which is about the oldest version.
     return notes[headings[-1].end() :]
 
 

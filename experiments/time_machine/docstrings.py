@@ -8,6 +8,7 @@ The other queries are entries of changelogs.
 from __future__ import annotations
 
 import pickle
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,7 +43,11 @@ from experiments.time_machine.wheels import (
 from model_code.files import canonical_json, hash_text
 from model_code.text.phrases import documents_containing, normalize_phrase
 
+# Number of different values of the first eight hexadecimal digits of a hash.
 HASH_RANGE = 16**8
+# Limits of a summary line that becomes a query, in words.
+MIN_SUMMARY_WORDS = 4
+MAX_SUMMARY_WORDS = 40
 
 
 @dataclass
@@ -70,32 +75,37 @@ def make_docstring_stream(settings: Mapping[str, Any], cache: Path) -> Stream:
         cache: Folder of downloaded files. The stream is stored there as well, because reading all
             wheels takes a minute.
     """
-    kept = cache / "streams" / f"{hash_text(canonical_json(settings))[:16]}.pickle"
-    if kept.is_file():
-        return pickle.loads(kept.read_bytes())
-    releases = read_releases(settings)
+    stream_file = cache / "streams" / f"{hash_text(canonical_json(settings))[:16]}.pickle"
+    if stream_file.is_file():
+        return pickle.loads(stream_file.read_bytes())
+
     notes = _download_notes(settings, cache)
     contents: list[ReleaseContents] = []
-    for release in releases:
+    for release in read_releases(settings):
         docstrings = read_wheel(download_wheel(release, cache))
-        functions = {
+        definitions = {
             name: docstring for name, docstring in docstrings.items() if docstring.kind != "module"
         }
-        texts, summaries = read_texts(functions, settings["min_body_words"])
-        read = ReleaseContents(release, texts, summaries)
+        texts, summaries = read_texts(definitions, settings["min_body_words"])
+        release_contents = ReleaseContents(release, texts, summaries)
         if release.package in notes:
             pattern = settings["notes"][release.package]["file"]
             text = notes[release.package].get(notes_file(pattern, release.version), "")
+            # A name that also fits a module is ambiguous, so modules are in the index of names.
             entries = read_entries(section_of(text, release.version), NameIndex(docstrings))
-            read.entries = [entry for entry in entries if entry.definition in texts]
-        contents.append(read)
+            for entry in entries:
+                if entry.definition in texts:
+                    release_contents.entries.append(entry)
+        contents.append(release_contents)
+
     stream = assemble(contents, settings)
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    kept.write_bytes(pickle.dumps(stream))
+    stream_file.parent.mkdir(parents=True, exist_ok=True)
+    stream_file.write_bytes(pickle.dumps(stream))
     return stream
 
 
 def _download_notes(settings: Mapping[str, Any], cache: Path) -> dict[str, dict[str, str]]:
+    """Return the text of each file of release notes, by package and file name."""
     notes: dict[str, dict[str, str]] = {}
     for package, row in settings["notes"].items():
         notes[package] = read_notes(download_sdist(package, row["sdist"], cache), row["folder"])
@@ -117,18 +127,20 @@ def assemble(contents: Sequence[ReleaseContents], settings: Mapping[str, Any]) -
 
     start: dict[str, Text] = {}
     batches: list[Batch] = []
-    before: dict[str, dict[str, Text]] = {}
-    for read in contents:
-        release = read.release
-        if release.date <= settings["start_date"]:
-            # Only the last release before the start counts.
-            for name in before.get(release.package, {}):
-                del start[name]
-            start.update(read.texts)
-        else:
-            earlier = before.get(release.package, {})
-            batches.append(make_batch(release.name, release.date, earlier, read.texts))
-        before[release.package] = read.texts
+    # Documents of the latest release so far, by package.
+    latest: dict[str, dict[str, Text]] = {}
+    for release_contents in contents:
+        release = release_contents.release
+        earlier = latest.get(release.package, {})
+        latest[release.package] = release_contents.texts
+        if release.date > settings["start_date"]:
+            batch = make_batch(release.name, release.date, earlier, release_contents.texts)
+            batches.append(batch)
+            continue
+        # Of the releases before the start, only the last one counts.
+        for name in earlier:
+            del start[name]
+        start.update(release_contents.texts)
 
     steps = group_by_period(batches, settings["step_months"])
     step_of_release: dict[str, int] = {}
@@ -137,33 +149,38 @@ def assemble(contents: Sequence[ReleaseContents], settings: Mapping[str, Any]) -
             step_of_release[batch.name] = number
 
     queries = _summary_queries(contents, step_of_release, settings["tested_summaries"])
-    queries += _changelog_queries(entries, step_of_release, settings["tested_entries"])
+    queries.extend(_changelog_queries(entries, step_of_release, settings["tested_entries"]))
     return Stream("docstrings", settings["start_date"], start, steps, queries)
 
 
 def _distinct_entries(contents: Sequence[ReleaseContents]) -> list[tuple[Release, Entry]]:
     """Return the entries whose text occurs only once. Other texts do not identify a definition."""
-    counts: dict[str, int] = {}
-    for read in contents:
-        for entry in read.entries:
-            phrase = normalize_phrase(entry.text)
-            counts[phrase] = counts.get(phrase, 0) + 1
+    counts: Counter[str] = Counter()
+    for release_contents in contents:
+        for entry in release_contents.entries:
+            counts[normalize_phrase(entry.text)] += 1
     entries: list[tuple[Release, Entry]] = []
-    for read in contents:
-        for entry in read.entries:
+    for release_contents in contents:
+        for entry in release_contents.entries:
             if counts[normalize_phrase(entry.text)] == 1:
-                entries.append((read.release, entry))
+                entries.append((release_contents.release, entry))
     return entries
 
 
-def _sample(read: ReleaseContents, asked: set[str], share: float) -> ReleaseContents:
-    """Keep the definitions that an entry names, and a share of the others."""
+def _sample(contents: ReleaseContents, asked: set[str], share: float) -> ReleaseContents:
+    """Keep the definitions that an entry names, and a share of the others.
+
+    Args:
+        contents: Documents and entries of a release.
+        asked: Definitions that an entry of any release names.
+        share: Share of the other definitions.
+    """
     texts: dict[str, Text] = {}
-    for name, text in read.texts.items():
+    for name, text in contents.texts.items():
         if name in asked or is_in_share(name, share):
             texts[name] = text
-    summaries = {name: read.summaries[name] for name in texts}
-    return ReleaseContents(read.release, texts, summaries, read.entries)
+    summaries = {name: contents.summaries[name] for name in texts}
+    return ReleaseContents(contents.release, texts, summaries, contents.entries)
 
 
 def is_in_share(name: str, share: float) -> bool:
@@ -178,6 +195,7 @@ def is_in_share(name: str, share: float) -> bool:
 
 
 def _role(query_id: str, tested_share: float) -> str:
+    """Return whether a query is known to the policies or tests them, by a hash of its id."""
     return TESTED if is_in_share(query_id, tested_share) else KNOWN
 
 
@@ -190,22 +208,30 @@ def _summary_queries(
     in any release. Of several definitions with the same last part of their names, only one gets a
     query.
     """
+    # First release and summary line of each definition, definitions by their summary lines in any
+    # release, and the last text of each definition.
     first: dict[str, tuple[Release, str]] = {}
     owners: dict[str, set[str]] = {}
     bodies: dict[str, str] = {}
-    for read in contents:
-        for name, summary in read.summaries.items():
-            first.setdefault(name, (read.release, summary))
+    for release_contents in contents:
+        for name, summary in release_contents.summaries.items():
+            first.setdefault(name, (release_contents.release, summary))
             owners.setdefault(normalize_phrase(summary), set()).add(name)
-            bodies[name] = normalize_phrase(read.texts[name].text)
+            bodies[name] = normalize_phrase(release_contents.texts[name].text)
 
+    def sort_key(name: str) -> tuple[int, str]:
+        """Return a key that puts names with few parts first."""
+        return name.count("."), name
+
+    # Definition, release and summary line, by the last part of the definition's name.
     candidates: dict[str, tuple[str, Release, str]] = {}
-    for name in sorted(first, key=lambda name: (name.count("."), name)):
+    for name in sorted(first, key=sort_key):
         release, summary = first[name]
-        has_query_length = 4 <= len(summary.split()) <= 40
-        if not has_query_length or len(owners[normalize_phrase(summary)]) > 1:
-            continue
-        candidates.setdefault(name.rpartition(".")[2].casefold(), (name, release, summary))
+        has_query_length = MIN_SUMMARY_WORDS <= len(summary.split()) <= MAX_SUMMARY_WORDS
+        is_unique = len(owners[normalize_phrase(summary)]) == 1
+        if has_query_length and is_unique:
+            last_part = name.rpartition(".")[2].casefold()
+            candidates.setdefault(last_part, (name, release, summary))
 
     phrases = [normalize_phrase(summary) for _, _, summary in candidates.values()]
     containing = documents_containing(phrases, bodies)
@@ -225,6 +251,7 @@ def _changelog_queries(
     step_of_release: Mapping[str, int],
     tested_share: float,
 ) -> list[StreamQuery]:
+    """Return a query for each changelog entry, which the entry's definition answers."""
     queries: list[StreamQuery] = []
     for release, entry in entries:
         query_id = f"changelog:{release.name}:{hash_text(entry.text)[:12]}"

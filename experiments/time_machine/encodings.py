@@ -53,13 +53,22 @@ class EncodingCache:
                 setattr(Encoder, name, original)
 
     def _wrap(self, name: str, original: EncodeMethod) -> EncodeMethod:
+        """Return a method that takes known encodings from the cache and encodes only other texts.
+
+        Args:
+            name: Name of the method of `Encoder`.
+            original: The method.
+        """
+
         def encode(
             encoder: Encoder, texts: Sequence[str], progress: Progress = no_progress
         ) -> tuple[np.ndarray, TokenSigns]:
             fingerprint = self._fingerprint(encoder)
             keys = [(name, fingerprint, text) for text in texts]
-            missing = list(dict.fromkeys(key for key in keys if key not in self._vectors))
-            for key in set(keys).difference(missing):
+            # The same text may occur several times, and is encoded and counted once.
+            distinct_keys = dict.fromkeys(keys)
+            missing = [key for key in distinct_keys if key not in self._vectors]
+            for key in distinct_keys.keys() - set(missing):
                 self.saved_seconds += self._seconds[key]
             if missing:
                 self._encode(original, encoder, missing)
@@ -74,9 +83,17 @@ class EncodingCache:
     def _encode(
         self, original: EncodeMethod, encoder: Encoder, missing: Sequence[tuple[str, str, str]]
     ) -> None:
+        """Encode texts, and keep their encodings and the processor seconds that each text took.
+
+        Args:
+            original: Method of `Encoder` that encodes.
+            encoder: The encoder.
+            missing: Keys of the cache: name of the method, fingerprint of the encoder, and text.
+        """
         texts = [text for _, _, text in missing]
         started = time.process_time()
         vectors, signs = original(encoder, texts)
+        # The time of a batch is divided evenly among its texts.
         seconds = (time.process_time() - started) / len(texts)
         for row, key in enumerate(missing):
             self._vectors[key] = vectors[row]
@@ -84,6 +101,7 @@ class EncodingCache:
             self._seconds[key] = seconds
 
     def _fingerprint(self, encoder: Encoder) -> str:
+        """Return the fingerprint of an encoder, which is computed once."""
         if encoder not in self._fingerprints:
             self._fingerprints[encoder] = encoder.fingerprint()
         return self._fingerprints[encoder]

@@ -152,18 +152,18 @@ def open_live(project: Project, built: Project, snapshot: Position | None = None
     """
     artifacts = built.artifacts
     fusion = artifacts / "evaluate" / FUSION / "build"
-    parts = BuildArtifacts(
-        fusion / "encoder",
-        fusion / "index",
-        artifacts / "corpus" / "documents.parquet",
-        artifacts / "hierarchy",
-        artifacts / "corpus" / KNOWN_QUERIES,
+    build_artifacts = BuildArtifacts(
+        encoder=fusion / "encoder",
+        index=fusion / "index",
+        documents=artifacts / "corpus" / "documents.parquet",
+        hierarchy=artifacts / "hierarchy",
+        known_queries=artifacts / "corpus" / KNOWN_QUERIES,
     )
     settings = parameters.load(built.params_file)
     rules = TextRules(settings.encoder.include_title, **dict(settings.passages))
     # The provenance makes two builds with equal files different builds.
     provenance = {"build": str(built.root)}
-    open_build(project, FUSION, parts, provenance, rules, snapshot or Position())
+    open_build(project, FUSION, build_artifacts, provenance, rules, snapshot or Position())
 
 
 def run_pilot(project: Project, folder: Path) -> Verdict | None:
@@ -179,6 +179,7 @@ def run_pilot(project: Project, folder: Path) -> Verdict | None:
     plan = plan_retrain(project, "pilot")
     generation = read_planned_generation(project, plan)
     settings = parameters.load(project.params_file)
+    # None turns pilots off.
     size = settings.drift.pilot_documents
     if size is None:
         return None
@@ -191,7 +192,8 @@ def run_pilot(project: Project, folder: Path) -> Verdict | None:
     parameters.write_overrides(workspace.params_file, SAMPLE_SETTINGS)
     build(workspace)
     targets = _targets(workspace, set(plan.new) & sample)
-    if len(set(targets.values())) < max(settings.drift.minimum_batch // 5, 1):
+    judged_new_documents = set(targets.values())
+    if len(judged_new_documents) < max(settings.drift.minimum_batch // 5, 1):
         shutil.rmtree(folder)
         return None
 
@@ -279,6 +281,7 @@ def _evaluate_live(workspace: Project, live: Searcher, folder: Path) -> None:
 
 
 def _make_workspace(project: Project, folder: Path) -> Project:
+    """Return a new project with the same settings, in which a build can run."""
     shutil.rmtree(folder, ignore_errors=True)
     workspace = Project(folder / "workspace", home=project.root)
     workspace.root.mkdir(parents=True)

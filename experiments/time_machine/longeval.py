@@ -60,14 +60,15 @@ def make_longeval_stream(folder: Path, settings: Mapping[str, Any]) -> Stream:
     queries: list[StreamQuery] = []
     for number, (month, source) in enumerate(snapshots.items()):
         clicked = dict(_clicked(folder, source.name))
-        documents = _documents(source, set().union(*clicked.values()), settings["max_documents"])
+        clicked_documents = set().union(*clicked.values())
+        documents = _documents(source, clicked_documents, settings["max_documents"])
         if number == 0:
             start = documents
         else:
             date = f"{month}-28"
             steps.append(Step(month, date, [make_batch(month, date, before, documents)]))
         before = documents
-        queries += _snapshot_queries(number, month, clicked, texts, settings["tested_share"])
+        queries.extend(_snapshot_queries(number, month, clicked, texts, settings["tested_share"]))
     first_month = next(iter(snapshots))
     return Stream("longeval", f"{first_month}-28", start, steps, queries)
 
@@ -89,22 +90,32 @@ def _snapshots(folder: Path) -> dict[str, Path]:
 
 
 def _documents(source: Path, clicked: set[str], max_documents: int) -> dict[str, Text]:
-    """Return the documents of a snapshot: all that were clicked, and others up to a limit."""
+    """Return the documents of a snapshot: all that were clicked, and others up to a limit.
+
+    Args:
+        source: Folder of the snapshot.
+        clicked: Ids of the documents that were clicked.
+        max_documents: Largest number of documents; 0 for all. Clicked documents are never left out.
+    """
     documents: dict[str, Text] = {}
     others: dict[str, Text] = {}
     for document_id, text in _read_snapshot(source):
         if not text.text:
             continue
-        if document_id in clicked or not max_documents:
+        has_no_limit = max_documents == 0
+        if document_id in clicked or has_no_limit:
             documents[document_id] = text
         else:
             others[document_id] = text
-    for document_id in sorted(others)[: max(0, max_documents - len(documents))]:
+
+    free_places = max(0, max_documents - len(documents))
+    for document_id in sorted(others)[:free_places]:
         documents[document_id] = others[document_id]
     return documents
 
 
 def _read_snapshot(source: Path) -> Iterator[tuple[str, Text]]:
+    """Yield the id and the text of each document of a snapshot, in either layout."""
     for path in sorted(source.iterdir()):
         if path.suffix == ".json":
             for row in json.loads(path.read_text(encoding="utf-8")):
@@ -117,6 +128,7 @@ def _read_snapshot(source: Path) -> Iterator[tuple[str, Text]]:
 
 
 def _query_texts(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield the id and the text of each query of the collection."""
     for row in read_topics(path):
         if isinstance(row, Row):
             yield row.values["id"], clean_line(row.values["text"])
@@ -139,6 +151,15 @@ def _snapshot_queries(
     texts: Mapping[str, str],
     tested_share: float,
 ) -> list[StreamQuery]:
+    """Return the queries that were asked in one snapshot.
+
+    Args:
+        number: Number of the step that ends with the snapshot.
+        month: Month of the snapshot.
+        clicked: Ids of the relevant documents of each query, by its id.
+        texts: Texts of all queries by id.
+        tested_share: Share of the queries that are tested. The others are known.
+    """
     queries: list[StreamQuery] = []
     for query_id, documents in clicked.items():
         if query_id not in texts:

@@ -31,9 +31,11 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
     names = [name for name in DRAWN if name in result["summary"]]
     figure, (left, middle, right) = pyplot.subplots(1, 3, figsize=(13, 4.2))
     for name in names:
-        rows_by_seed = [
-            rows[name][: result["steps"] + 1] for rows in result["seeds"].values() if name in rows
-        ]
+        # Measurements of each seed at the steps that all seeds have reached, the first day first.
+        rows_by_seed = []
+        for rows in result["seeds"].values():
+            if name in rows:
+                rows_by_seed.append(rows[name][: result["steps"] + 1])
         steps = [row["step"] for row in rows_by_seed[0]]
         style = {
             "color": COLOURS[name],
@@ -41,10 +43,11 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
             "markersize": 4,
             "label": result["labels"][name],
         }
-        left.plot(steps, mean_of(rows_by_seed, "everything"), **style)
-        middle.plot(steps[1:], mean_of(rows_by_seed, "arrived")[1:], **style)
+        left.plot(steps, mean_over_seeds(rows_by_seed, "everything"), **style)
+        # No document has arrived on the first day.
+        middle.plot(steps[1:], mean_over_seeds(rows_by_seed, "arrived")[1:], **style)
         # The build of the first day is the same for all policies, and is not counted.
-        seconds = mean_of(rows_by_seed, "seconds")
+        seconds = mean_over_seeds(rows_by_seed, "seconds")
         seconds[0] = 0.0
         right.plot(steps, np.cumsum(seconds), **style)
 
@@ -62,7 +65,7 @@ def draw(result: Mapping[str, Any], path: Path) -> None:
     pyplot.close(figure)
 
 
-def mean_of(rows_by_seed: Sequence[Sequence[Mapping[str, Any]]], name: str) -> np.ndarray:
+def mean_over_seeds(rows_by_seed: Sequence[Sequence[Mapping[str, Any]]], name: str) -> np.ndarray:
     """Return the mean of a value over the seeds at each step (s,).
 
     It is NaN at steps at which a seed has no value.

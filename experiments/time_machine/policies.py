@@ -48,8 +48,8 @@ class PolicySettings:
 
 
 @dataclass
-class Work:
-    """Work that a policy did in a step.
+class StepWork:
+    """StepWork that a policy did in a step.
 
     Attributes:
         seconds: Processor seconds of all work.
@@ -101,14 +101,14 @@ class Policy:
         # The index stays open between batches, as in a running service.
         self.index = LiveIndex(self.project, FUSION)
 
-    def advance(self, number: int, documents: Mapping[str, Text]) -> Work:
+    def advance(self, number: int, documents: Mapping[str, Text]) -> StepWork:
         """Do the work of one step.
 
         Args:
             number: Number of the step.
             documents: Documents that exist at the end of the step.
         """
-        work = Work()
+        work = StepWork()
         step = self.stream.steps[number - 1]
         work.documents = sum(len(batch.puts) for batch in step.batches)
         if self.settings.adds:
@@ -118,7 +118,7 @@ class Policy:
             self._rebuild(number, documents, work)
         return work
 
-    def _apply(self, batch: Batch, number: int, work: Work) -> None:
+    def _apply(self, batch: Batch, number: int, work: StepWork) -> None:
         """Apply one batch to the live index, and check drift."""
         rows = self._rows(batch, number)
         meter = Meter(self.cache)
@@ -130,30 +130,33 @@ class Policy:
         work.lag_seconds += meter.seconds * len(batch.puts)
         if self.settings.checks_drift:
             with meter.running():
-                work.events += self._follow_drift(batch.name)
+                work.events.extend(self._follow_drift(batch.name))
         work.seconds += meter.seconds
 
     def _rows(self, batch: Batch, number: int) -> list[dict[str, Any]]:
         """Return the rows of documents that the policy sends for a batch.
 
         With `tells_queries`, rows contain known queries. If a new known query asks for an unchanged
-        document, the row of that document is sent again.
+        document, the row of that document is sent again with the last batch of the step.
+
+        Args:
+            batch: The batch.
+            number: Number of the step.
         """
         if not self.settings.tells_queries:
             return live_project.document_rows(batch.puts, ())
 
         known = self.stream.known(number)
-        is_last = batch == self.stream.steps[number - 1].batches[-1]
-        live = live_project.live_texts(self.project)
         documents = dict(batch.puts)
-        if is_last:
-            for query in known:
-                if query.query_id in self.told:
-                    continue
+        is_last_batch = batch == self.stream.steps[number - 1].batches[-1]
+        if is_last_batch:
+            new_queries = [query for query in known if query.query_id not in self.told]
+            live = live_project.live_texts(self.project)
+            for query in new_queries:
                 for document_id in query.answers & live.keys():
                     if document_id not in batch.removals:
                         documents.setdefault(document_id, live[document_id])
-            self.told.update(query.query_id for query in known)
+            self.told.update(query.query_id for query in new_queries)
         return live_project.document_rows(documents, _asked_for(known, documents))
 
     def _follow_drift(self, name: str) -> list[str]:
@@ -182,7 +185,7 @@ class Policy:
         outcome = "promoted" if verdict.passed else "refused"
         return [*events, f"retrain {outcome}: {'; '.join(verdict.reasons)}"]
 
-    def _rebuild(self, number: int, documents: Mapping[str, Text], work: Work) -> None:
+    def _rebuild(self, number: int, documents: Mapping[str, Text], work: StepWork) -> None:
         """Build everything again from the documents and known queries of this step."""
         known = _asked_for(self.stream.known(number), documents)
         rows = live_project.document_rows(documents, known)
@@ -197,11 +200,13 @@ class Policy:
         self.project = project
         shutil.rmtree(previous)
         work.seconds += meter.seconds + built.seconds
+        # Every document of the step becomes searchable only when the build is done.
         work.lag_seconds += work.seconds * work.documents
         work.events.append("retrain: every step")
 
 
 def _asked_for(queries: Sequence[StreamQuery], documents: Mapping[str, Text]) -> list[StreamQuery]:
+    """Return the queries that at least one of the documents answers."""
     return [query for query in queries if query.answers & documents.keys()]
 
 

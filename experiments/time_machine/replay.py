@@ -13,7 +13,7 @@ import numpy as np
 from experiments.time_machine import live_project
 from experiments.time_machine.encodings import EncodingCache
 from experiments.time_machine.live_project import FUSION
-from experiments.time_machine.policies import BuildCache, Policy, PolicySettings, Work
+from experiments.time_machine.policies import BuildCache, Policy, PolicySettings, StepWork
 from experiments.time_machine.stream import Stream, StreamQuery, Text
 from model_code.collection.generations.searcher import Searcher
 from model_code.evaluation.metrics import evaluate_run
@@ -60,6 +60,10 @@ class Measurement:
     events: Sequence[str]
 
 
+def _do_nothing(measured: Mapping[str, list[dict[str, Any]]]) -> None:
+    pass
+
+
 def replay(
     stream: Stream,
     policies: Sequence[PolicySettings],
@@ -68,7 +72,7 @@ def replay(
     folder: Path,
     encodings: EncodingCache,
     max_steps: int | None = None,
-    after_step: Callable[[Mapping[str, list[dict[str, Any]]]], None] = lambda measured: None,
+    after_step: Callable[[Mapping[str, list[dict[str, Any]]]], None] = _do_nothing,
 ) -> dict[str, list[dict[str, Any]]]:
     """Replay a stream with one seed.
 
@@ -97,7 +101,7 @@ def replay(
     for settings in policies:
         policy = Policy(settings, stream, start, projects / settings.name, encodings, builds)
         running.append(policy)
-        measured[settings.name] = [asdict(measure(policy, 0, states, Work(start.seconds)))]
+        measured[settings.name] = [asdict(measure(policy, 0, states, StepWork(start.seconds)))]
 
     for number in range(1, len(states)):
         if max_steps is not None and number > max_steps:
@@ -122,7 +126,7 @@ def describe(row: Measurement) -> str:
 
 
 def measure(
-    policy: Policy, number: int, states: Sequence[Mapping[str, Text]], work: Work
+    policy: Policy, number: int, states: Sequence[Mapping[str, Text]], work: StepWork
 ) -> Measurement:
     """Measure a policy at the end of a step.
 
@@ -139,30 +143,34 @@ def measure(
     rankings = search(searcher, queries)
     scores = score(rankings, queries, documents)
 
+    is_first_day = number == 0
+    before = documents if is_first_day else states[number - 1]
     arrived = documents.keys() - stream.start.keys()
-    before = states[number - 1].keys() if number else documents.keys()
+    just_arrived = documents.keys() - before.keys()
     groups = {
         "everything": queries,
         "arrived": [query for query in queries if query.answers & arrived],
-        "just_arrived": [query for query in queries if query.answers & (documents.keys() - before)],
+        "just_arrived": [query for query in queries if query.answers & just_arrived],
         "changelog": [query for query in queries if query.kind == "changelog"],
     }
-    means = {name: mean_score(scores, members) for name, members in groups.items()}
+    means = {group: mean_score(scores, members) for group, members in groups.items()}
 
+    # Documents whose present version is searchable. Hits that show any other document are stale.
     live = live_project.live_texts(policy.project)
     current = {
         document_id for document_id, text in documents.items() if live.get(document_id) == text
     }
-    stale = 0
+    stale_hits = 0
     for ranking in rankings.values():
-        stale += sum(document_id not in current for document_id, _ in ranking)
+        stale_hits += sum(document_id not in current for document_id, _ in ranking)
 
-    lag = None
-    if work.documents and len(current) == len(documents):
-        lag = round(work.lag_seconds / work.documents, 2)
+    lag_seconds = None
+    everything_is_searchable = len(current) == len(documents)
+    if work.documents and everything_is_searchable:
+        lag_seconds = round(work.lag_seconds / work.documents, 2)
     name = "start"
     date = stream.start_date
-    if number:
+    if not is_first_day:
         step = stream.steps[number - 1]
         name = step.name
         date = step.date
@@ -174,11 +182,11 @@ def measure(
         arrived=means["arrived"],
         just_arrived=means["just_arrived"],
         changelog=means["changelog"],
-        queries={name: len(members) for name, members in groups.items()},
-        stale_hits=stale,
+        queries={group: len(members) for group, members in groups.items()},
+        stale_hits=stale_hits,
         missing=len(documents) - len(current),
         seconds=round(work.seconds, 2),
-        lag_seconds=lag,
+        lag_seconds=lag_seconds,
         events=work.events,
     )
 

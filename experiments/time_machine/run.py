@@ -122,6 +122,7 @@ def read_policies(
 
 
 def _parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cache", type=Path, required=True, help="folder for downloads and builds")
     parser.add_argument("--stream", choices=STREAMS, default="docstrings")

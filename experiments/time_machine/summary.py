@@ -16,6 +16,8 @@ MEANS = ("everything", "arrived", "just_arrived", "changelog")
 CONFIDENCE = 0.95
 # Number of steps from which an interval is computed.
 MIN_STEPS = 2
+# Smallest cost that is divided by, in seconds.
+SMALLEST_COST = 1e-9
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -34,20 +36,23 @@ def summarize(
     reached = trim(measured)
     summary: dict[str, Any] = {}
     for policy in labels:
-        own_seeds = [seed for seed in seeds if policy in measured[seed]]
-        if not own_seeds:
+        policy_seeds = [seed for seed in seeds if policy in measured[seed]]
+        if not policy_seeds:
             continue
-        summary[policy] = summarize_policy([reached[seed][policy] for seed in own_seeds])
-        common = [seed for seed in own_seeds if RETRAIN in measured[seed]]
-        if not common or policy == RETRAIN:
+        row = summarize_policy([reached[seed][policy] for seed in policy_seeds])
+        summary[policy] = row
+
+        # Policies are compared with retraining by the seeds that both have.
+        common_seeds = [seed for seed in policy_seeds if RETRAIN in measured[seed]]
+        if not common_seeds or policy == RETRAIN:
             continue
-        rows_by_seed = [reached[seed][policy] for seed in common]
-        others = [reached[seed][RETRAIN] for seed in common]
-        summary[policy]["less retrain"] = {
-            name: compare(rows_by_seed, others, name) for name in ("everything", "arrived")
+        rows_by_seed = [reached[seed][policy] for seed in common_seeds]
+        retrain_rows = [reached[seed][RETRAIN] for seed in common_seeds]
+        row["less retrain"] = {
+            name: compare(rows_by_seed, retrain_rows, name) for name in ("everything", "arrived")
         }
-        share = mean_cost(rows_by_seed) / max(mean_cost(others), 1e-9)
-        summary[policy]["share of its seconds"] = round(share, 4)
+        share = mean_cost(rows_by_seed) / max(mean_cost(retrain_rows), SMALLEST_COST)
+        row["share of its seconds"] = round(share, 4)
     return {
         "stream": stream.name,
         "documents": [len(documents) for documents in stream.states()],
@@ -66,7 +71,9 @@ def summarize_policy(rows_by_seed: Sequence[Rows]) -> dict[str, Any]:
     Args:
         rows_by_seed: Measurements of each seed, the first day first.
     """
-    later = [row for rows in rows_by_seed for row in rows[1:]]
+    later = []
+    for rows in rows_by_seed:
+        later.extend(rows[1:])
     values: dict[str, Any] = {"trainings": len(rows_by_seed)}
     for name in MEANS:
         numbers = [row[name] for row in later if row[name] is not None]
@@ -75,8 +82,9 @@ def summarize_policy(rows_by_seed: Sequence[Rows]) -> dict[str, Any]:
     values["stale hits"] = round(sum(row["stale_hits"] for row in later) / len(rows_by_seed), 1)
     values["missing"] = round(float(np.mean([row["missing"] for row in later])), 1)
     lags = [row["lag_seconds"] for row in later]
-    is_found = all(lag is not None for lag in lags)
-    values["lag seconds"] = round(float(np.mean(lags)), 2) if is_found else None
+    # A step without a lag has documents that are not searchable.
+    has_lags = all(lag is not None for lag in lags)
+    values["lag seconds"] = round(float(np.mean(lags)), 2) if has_lags else None
     return values
 
 
@@ -92,7 +100,10 @@ def trim(measured: Mapping[str, Mapping[str, Rows]]) -> dict[str, dict[str, Rows
 
 def mean_cost(rows_by_seed: Sequence[Rows]) -> float:
     """Return the mean processor seconds of a replay, without the build of the first day."""
-    return sum(row["seconds"] for rows in rows_by_seed for row in rows[1:]) / len(rows_by_seed)
+    total = 0.0
+    for rows in rows_by_seed:
+        total += sum(row["seconds"] for row in rows[1:])
+    return total / len(rows_by_seed)
 
 
 def compare(rows_by_seed: Sequence[Rows], others: Sequence[Rows], name: str) -> dict[str, Any]:
@@ -107,24 +118,26 @@ def compare(rows_by_seed: Sequence[Rows], others: Sequence[Rows], name: str) -> 
         others: Measurements of the other policy with the same seeds.
         name: The value that is compared.
     """
-    differences = np.array(
-        [
-            [row[name] - other[name] for row, other in zip(rows[1:], other_rows[1:], strict=True)]
-            for rows, other_rows in zip(rows_by_seed, others, strict=True)
-        ]
-    )
+    difference_rows = []
+    for rows, other_rows in zip(rows_by_seed, others, strict=True):
+        pairs = zip(rows[1:], other_rows[1:], strict=True)
+        difference_rows.append([row[name] - other[name] for row, other in pairs])
+    # The shape is (seeds, steps).
+    differences = np.array(difference_rows)
     seeds, steps = differences.shape
+
     interval: list[float] | None = None
-    over = f"{steps} steps, {'one training' if seeds == 1 else f'{seeds} trainings'}"
+    over = f"{steps} steps, {_count_trainings(seeds)}"
     if steps >= MIN_STEPS and seeds >= MIN_SEEDS:
         low, high = interval_over_seeds(differences[:, :, None], confidence=CONFIDENCE, lowest=-1)
         interval = [float(low[0]), float(high[0])]
         over = f"{steps} steps and {seeds} trainings"
     elif steps >= MIN_STEPS:
         by_step = differences.mean(axis=0)
-        error = by_step.std(ddof=1) / steps**0.5
-        half_width = float(stats.t.ppf((1 + CONFIDENCE) / 2, steps - 1) * error)
-        interval = [float(by_step.mean()) - half_width, float(by_step.mean()) + half_width]
+        mean = float(by_step.mean())
+        standard_error = by_step.std(ddof=1) / steps**0.5
+        half_width = float(stats.t.ppf((1 + CONFIDENCE) / 2, steps - 1) * standard_error)
+        interval = [mean - half_width, mean + half_width]
     if interval is not None:
         interval = [round(bound, 4) for bound in interval]
     return {
@@ -141,12 +154,11 @@ def result_tables(results: Mapping[str, Mapping[str, Any]]) -> str:
 
 def stream_table(name: str, result: Mapping[str, Any]) -> str:
     """Return the table of a stream."""
-    trainings = result["trainings"]
-    seeds = "one training" if trainings == 1 else f"{trainings} trainings"
+    trainings = _count_trainings(result["trainings"])
     documents = result["documents"]
     lines = [
         f"**{name}**: {documents[0]:,} documents become {documents[result['steps']]:,} in "
-        f"{result['steps']} steps; {result['queries']:,} queries in all; {seeds}",
+        f"{result['steps']} steps; {result['queries']:,} queries in all; {trainings}",
         "",
         "| policy | trainings | nDCG@10 | arrived documents | changelog entries | less retraining "
         "| stale hits | processor s | of retraining | lag, s |",
@@ -176,11 +188,16 @@ def stream_table(name: str, result: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _count_trainings(count: int) -> str:
+    return "one training" if count == 1 else f"{count} trainings"
+
+
 def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"
 
 
 def _difference(values: Mapping[str, Any] | None) -> str:
+    """Return a difference to retraining with its interval, if it has one."""
     if values is None:
         return ""
     if values["interval"] is None:

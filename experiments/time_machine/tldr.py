@@ -53,7 +53,8 @@ def make_tldr_stream(folder: Path, settings: Mapping[str, Any]) -> Stream:
 
     batches: list[Batch] = []
     for month, puts in sorted(months.items()):
-        batches.append(Batch(month, max(dates[page] for page in puts), puts, ()))
+        last_date = max(dates[page] for page in puts)
+        batches.append(Batch(month, last_date, puts, removals=()))
     steps = group_by_period(batches, settings["step_months"])
 
     step_of_page = dict.fromkeys(start, 0)
@@ -67,6 +68,10 @@ def make_tldr_stream(folder: Path, settings: Mapping[str, Any]) -> Stream:
 def _queries(
     folder: Path, step_of_page: Mapping[str, int], known_share: float
 ) -> Iterator[StreamQuery]:
+    """Yield the queries for the pages that are read.
+
+    These are all test queries, and a share of the train queries.
+    """
     texts = {row["_id"]: row["text"] for row in _read_rows(folder / "queries.jsonl.gz")}
     for split, role in (("train", KNOWN), ("test", TESTED)):
         with (folder / "qrels" / f"{split}.tsv").open(encoding="utf-8") as stream:

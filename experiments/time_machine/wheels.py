@@ -89,7 +89,7 @@ def download_wheel(release: Release, cache: Path) -> Path:
     """
     options = ["--only-binary=:all:", "--implementation", "cp", "--python-version", release.python]
     for platform in PLATFORMS:
-        options += ["--platform", platform]
+        options.extend(["--platform", platform])
     return _download(release.package, release.version, "whl", options, cache / "wheels")
 
 
@@ -106,21 +106,44 @@ def download_sdist(package: str, version: str, cache: Path) -> Path:
 def _download(
     package: str, version: str, suffix: str, options: Sequence[str], folder: Path
 ) -> Path:
-    pattern = f"{package.replace('-', '_')}-{version}[-.]*"
-    found = [path for path in folder.glob(pattern) if path.name.endswith(suffix)]
-    if found:
-        return found[0]
+    """Download a file of a release through pip, unless the folder holds it.
+
+    Args:
+        package: Name of the package.
+        version: Version of the package.
+        suffix: Ending of the file's name.
+        options: Options of pip that select the file.
+        folder: Folder of downloaded files.
+
+    Raises:
+        FreshetError: If pip cannot download the file.
+    """
+
+    def find_file() -> Path | None:
+        pattern = f"{package.replace('-', '_')}-{version}[-.]*"
+        for path in folder.glob(pattern):
+            if path.name.endswith(suffix):
+                return path
+        return None
+
+    cached_file = find_file()
+    if cached_file is not None:
+        return cached_file
 
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", *options]
-    command += ["--dest", str(folder), f"{package}=={version}"]
+    command.extend(["--dest", str(folder), f"{package}=={version}"])
+    # The build backend of this folder answers pip in place of the package's own one.
     environment = {**os.environ, "PYTHONPATH": str(BACKEND)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    found = [path for path in folder.glob(pattern) if path.name.endswith(suffix)]
-    if done.returncode or not found:
-        reason = done.stderr.strip().rpartition("\n")[2]
+    completed = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False
+    )
+    downloaded_file = find_file()
+    if completed.returncode or downloaded_file is None:
+        # The last line of pip's output has the reason.
+        reason = completed.stderr.strip().rpartition("\n")[2]
         raise FreshetError(f"pip cannot download {package} {version}: {reason}")
-    return found[0]
+    return downloaded_file
 
 
 def read_wheel(path: Path) -> dict[str, Docstring]:
@@ -174,10 +197,12 @@ def stable_name(module: tuple[str, ...], name: str) -> str:
     'numpy.ones_like'
     """
     prefix = public_name(module)
-    parts = tuple(prefix.split("."))
+    parts = prefix.split(".")
     definition = name.removeprefix(prefix).strip(".")
-    is_file = len(parts) == len(module) and len(parts) > 1
-    folders = parts[:-1] if is_file else parts
+    # A public name leaves out private parts. If nothing is left out, its last part is the module,
+    # which the stable name leaves out.
+    ends_with_file = len(parts) == len(module) and len(parts) > 1
+    folders = parts[:-1] if ends_with_file else parts
     kept = [part for part in folders if part not in INTERNAL_FOLDERS]
     if definition:
         kept.append(definition)

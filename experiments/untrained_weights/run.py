@@ -71,7 +71,12 @@ def measure(root: Path) -> dict[str, Any]:
 
 
 def _measure_in(root: Path, folder: Path) -> dict[str, Any]:
-    """Measure the project `root` with temporary files in `folder`."""
+    """Measure the project `root` with temporary files in `folder`.
+
+    Two fusions are built. The default one has late interaction and feedback; the plain one has
+    neither. The default one searches whole documents for judged queries, and documents without
+    their titles for titles.
+    """
     settings = parameters.load(root / "params.yaml")
     include_title = settings.encoder.include_title
     corpus_folder = root / "artifacts" / "corpus"
@@ -105,12 +110,15 @@ def _measure_in(root: Path, folder: Path) -> dict[str, Any]:
     if len(people_judgements.queries) < MIN_DEV_QUERIES:
         people_judgements = corpus.judgements("train")
     people = sample_queries(people_judgements, MAX_PEOPLE_QUERIES)
-    whole = {name: evaluation_set.strip_query_lines(part) for name, part in components.items()}
 
-    titles, passages_without_titles = held_out_titles(corpus, include_title)
+    # A document must not contain the query that it is searched for, whether a judged query or its
+    # own title.
+    titles, passages_without_titles = use_titles_as_queries(corpus, include_title)
     stripped = StrippedDocuments(passages_without_titles, frozenset(), folder / "titles")
+    whole = {}
     without_titles = {}
     for name, component in components.items():
+        whole[name] = evaluation_set.strip_query_lines(component)
         segment = RetrieverSegment(component, evaluation_set.documents)
         without_titles[name] = stripped.search_over([segment])
 
@@ -140,6 +148,7 @@ def _compare_on_test(
 
 
 def _score_on_test(evaluation_set: EvaluationSet, search: FusedSearch) -> np.ndarray:
+    """Return nDCG@10 of each test query (q,)."""
     test = evaluation_set.judgements["test"]
     rankings = search.search(list(test.queries.values()), 100)
     run = dict(zip(test.queries, rankings, strict=True))
@@ -150,7 +159,15 @@ def _score_on_test(evaluation_set: EvaluationSet, search: FusedSearch) -> np.nda
 def _means_by_weight(
     components: Mapping[str, Retriever], fusion: Fusion, judgements: Judgements
 ) -> dict[str, Any]:
-    """Return the number of queries, and the mean metric for each weight of BM25."""
+    """Return the number of queries, and the mean metric for each weight of BM25.
+
+    The components score the candidates once, and only the weights change.
+
+    Args:
+        components: Components of the fusion.
+        fusion: The fusion, whose weight of BM25 is varied.
+        judgements: Queries with their answers.
+    """
     if not judgements.queries:
         return {"queries": 0, METRIC: {}}
 
@@ -171,7 +188,7 @@ def _means_by_weight(
     return {"queries": len(judgements.queries), METRIC: means}
 
 
-def held_out_titles(corpus: Corpus, include_title: bool) -> tuple[Judgements, NewPassages]:
+def use_titles_as_queries(corpus: Corpus, include_title: bool) -> tuple[Judgements, NewPassages]:
     """Use titles of documents as queries, and remove them from the documents.
 
     At most `MAX_TITLES` documents are chosen by a hash of their ids. If a title is short, or
@@ -182,6 +199,7 @@ def held_out_titles(corpus: Corpus, include_title: bool) -> tuple[Judgements, Ne
         The titles as queries, with their documents as answers. All passages, without the titles
         that are queries.
     """
+    # The passages of each document, in their order in the document.
     rows = corpus.passages.sort_values(["document_id", "ordinal"])
     rows_by_document = dict(iter(rows.groupby("document_id", sort=False)))
     title_counts = Counter(

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from experiments.asked.arrivals import Arrival, Experiment, FusedSolver, IncDsi, Way
+from experiments.asked.arrivals import Arrival, Experiment, FusedSolver, IncDsi, IndexingMethod
 from experiments.asked.data import Dataset, Encoded
 from experiments.asked.memory import Collection
-from experiments.asked.search import Weights, Words, bm25_weights, ndcg
+from experiments.asked.search import Weights, WordSettings, bm25_weights, ndcg
 from model_code.encoding.token_signs import TokenSigns, pack_signs
 
 DIMENSION = 16
@@ -53,13 +53,13 @@ def experiment() -> Experiment:
         qrels=qrels,
     )
     weights = {"plain": Weights(2.0, 0.0), "words": Weights(2.0, 0.0)}
-    return Experiment(collection, arrival, Words(0.5, True), weights)
+    return Experiment(collection, arrival, WordSettings(0.5, True), weights)
 
 
 @pytest.fixture
 def solver(experiment: Experiment) -> FusedSolver:
-    way = Way("both", "all", SETTINGS)
-    solver = FusedSolver(experiment, way, experiment.bm25("all"), experiment.weights["words"])
+    method = IndexingMethod("both", "all", SETTINGS)
+    solver = FusedSolver(experiment, method, experiment.bm25("all"), experiment.weights["words"])
     solver.add_old_queries()
     return solver
 
@@ -68,13 +68,13 @@ def objective(
     solver: FusedSolver, queries: list[int], vector: np.ndarray, constraints: int
 ) -> float:
     """Compute L(v) from its definition, over so many constraints, with explicit loops."""
-    place = OLD_DOCUMENTS
+    position = OLD_DOCUMENTS
     others = np.arange(OLD_DOCUMENTS)
     normalizer = solver.experiment.normalizer
-    total = SETTINGS.lambda2 * float(np.sum((vector - solver.experiment.vectors[place]) ** 2))
+    total = SETTINGS.lambda2 * float(np.sum((vector - solver.experiment.vectors[position]) ** 2))
     for query in queries:
         dense, bm25 = solver.scores(np.array([query]))
-        own = solver.share_without(place, query)
+        own = solver.score_without_query(position, query)
         highest = max(bm25[0, others].max(), own, 1e-9)
         best = (dense[0, others] + solver.weight * bm25[0, others] / highest).max()
         mean, deviation = normalizer.moments(solver.query_vectors[query : query + 1])
@@ -86,7 +86,7 @@ def objective(
     known = solver.constraints
     for i in range(constraints):
         row = known.rows[i]
-        match = float((solver.query_counts[row] @ solver.bm25[place].T).toarray()[0, 0])
+        match = float((solver.query_counts[row] @ solver.bm25[position].T).toarray()[0, 0])
         bm25_share = solver.weight * match / max(known.highest[i], match)
         product = float(known.vectors[i].astype(np.float64) @ vector)
         score = (product - known.means[i]) / known.deviations[i] + bm25_share
@@ -123,12 +123,12 @@ def test_fused_program_improves_on_the_encoding(solver: FusedSolver) -> None:
 
 def test_query_is_no_word_of_its_own_document(solver: FusedSolver) -> None:
     experiment = solver.experiment
-    place = 0
+    position = 0
     query = experiment.query_rows(["old0"])[0]
-    counts = experiment.text_counts[place].toarray().ravel()
-    known = solver.known[place].toarray().ravel()
+    counts = experiment.text_counts[position].toarray().ravel()
+    known = solver.known[position].toarray().ravel()
     own = solver.query_counts[query].toarray().ravel()
-    weights = solver.bm25[place].toarray().ravel()
+    weights = solver.bm25[position].toarray().ravel()
 
     expected = 0.0
     for term in np.flatnonzero(own):
@@ -140,7 +140,7 @@ def test_query_is_no_word_of_its_own_document(solver: FusedSolver) -> None:
         if without > 0:
             expected += own[term] * solver.idf[term] * without / (without + norm)
 
-    assert solver.share_without(place, query) == pytest.approx(expected)
+    assert solver.score_without_query(position, query) == pytest.approx(expected)
 
 
 def test_weight_zero_is_plain_bm25(experiment: Experiment) -> None:
@@ -149,8 +149,8 @@ def test_weight_zero_is_plain_bm25(experiment: Experiment) -> None:
     )
     text_counts = experiment.collection.text_counts
 
-    plain = bm25_weights(text_counts, known, Words(0.0))
-    without = bm25_weights(text_counts, 0 * known, Words(1.0))
+    plain = bm25_weights(text_counts, known, WordSettings(0.0))
+    without = bm25_weights(text_counts, 0 * known, WordSettings(1.0))
 
     assert np.allclose(plain.toarray(), without.toarray())
 

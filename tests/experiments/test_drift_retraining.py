@@ -74,13 +74,13 @@ class RecordingTrainer:
     def __call__(
         self,
         documents: Triples,
-        cut: Triples,
-        written: Triples,
+        with_cut_query: Triples,
+        with_written_query: Triples,
         trial: RetrainingTrial,
         base: Path,
         seed: int,
     ) -> Any:
-        self.learned.append(Learned(documents, cut, written, seed))
+        self.learned.append(Learned(documents, with_cut_query, with_written_query, seed))
         return Encoder.load(base, trial.drift.max_tokens)
 
 
@@ -111,7 +111,7 @@ def meeting(request: pytest.FixtureRequest, base: Path, monkeypatch: pytest.Monk
     shifts = {Shift(AGAIN, 0.0): [], Shift("", 0.0): [], Shift("away", 0.5): away}
     effects = {shift: Effect() for shift in shifts}
     for shift, documents in shifts.items():
-        champion.meets(shift, documents, effects[shift])
+        champion.measure_arrivals(shift, documents, effects[shift])
 
     learned_by_champion, trained_again, *challengers = trainer.learned
     return Meeting(request.param, away, learned_by_champion, trained_again, challengers, effects)

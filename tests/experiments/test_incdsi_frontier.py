@@ -17,11 +17,21 @@ import numpy as np
 import pytest
 
 from experiments.incdsi_frontier import ranks, retraining, run
-from experiments.incdsi_frontier.ablations import BETAS, ablations, with_queries
+from experiments.incdsi_frontier.ablations import BETAS, measure_ablations, with_queries
 from experiments.incdsi_frontier.encoded import Encoded, encode
-from experiments.incdsi_frontier.frontier import BEST, AdditionOrders, choices, undominated
-from experiments.incdsi_frontier.gates import Difference, adding_cost, at_matched_loss, resampled
-from experiments.incdsi_frontier.learning import Asking, learn
+from experiments.incdsi_frontier.frontier import (
+    BEST_F_BETA,
+    AdditionOrders,
+    choose_settings,
+    select_undominated,
+)
+from experiments.incdsi_frontier.gates import (
+    Difference,
+    adding_cost,
+    compare_at_equal_loss,
+    resample_means,
+)
+from experiments.incdsi_frontier.learning import AnsweredQueries, learn
 from experiments.incdsi_frontier.methods import (
     ENCODED,
     INCDSI,
@@ -29,21 +39,21 @@ from experiments.incdsi_frontier.methods import (
     PLAIN,
     SCALED,
     Method,
-    tried,
+    try_settings,
 )
 from experiments.incdsi_frontier.pages import NEW, OLD, TUNING, Pages
 from experiments.incdsi_frontier.protocol import Protocol, ProtocolPlan
-from experiments.incdsi_frontier.ranks import CachedRanks
-from experiments.incdsi_frontier.retraining import WAYS
+from experiments.incdsi_frontier.ranks import CachedRanks, ReciprocalRanks
+from experiments.incdsi_frontier.retraining import TRAINING_METHODS
 from experiments.incdsi_frontier.run import KEYS, main
 from experiments.incdsi_frontier.spaces import Space
 from experiments.incdsi_frontier.tuning import (
     PUBLISHED,
     WIDE,
+    AdditionEvaluator,
+    AdditionSettings,
     Split,
     Trial,
-    TrialBench,
-    Way,
     f_beta,
     open_study,
     suggest,
@@ -151,7 +161,7 @@ def test_command_prints_no_other_method(printed: str) -> None:
 
 
 def test_every_method_can_be_chosen() -> None:
-    assert sorted(KEYS.values()) == sorted([*METHODS, *WAYS])
+    assert sorted(KEYS.values()) == sorted([*METHODS, *TRAINING_METHODS])
 
 
 def test_unknown_split_is_refused(root: Path) -> None:
@@ -188,8 +198,8 @@ def test_dev_and_test_share_no_query(encoded: Encoded) -> None:
     pages = encoded.pages
     old_ids = pages.ids[: pages.old]
 
-    dev_queries, *_ = pages.of(old_ids, "dev")
-    test_queries, *_ = pages.of(old_ids, "test")
+    dev_queries, *_ = pages.queries_for(old_ids, "dev")
+    test_queries, *_ = pages.queries_for(old_ids, "test")
 
     assert not set(dev_queries.tolist()) & set(test_queries.tolist())
 
@@ -201,12 +211,12 @@ def test_sample_keeps_documents_of_one_title_together(root: Path) -> None:
 def test_written_queries_are_only_trained_on(encoded: Encoded) -> None:
     pages = encoded.pages
 
-    written = pages.with_written()
+    written = pages.with_text_parts()
 
-    texts = [*written.queries, *written.written]
-    train_queries = [texts[row] for row in written.asked["train"][written.ids[0]]]
+    texts = [*written.queries, *written.text_parts]
+    train_queries = [texts[row] for row in written.query_rows["train"][written.ids[0]]]
     assert train_queries == constraint_texts("", written.texts[0], 4)
-    assert written.asked["test"] == pages.asked["test"]
+    assert written.query_rows["test"] == pages.query_rows["test"]
 
 
 def test_day_before_all_documents_is_refused(root: Path) -> None:
@@ -215,27 +225,27 @@ def test_day_before_all_documents_is_refused(root: Path) -> None:
 
 
 def test_document_without_queries_is_its_own_query(encoded: Encoded) -> None:
-    without_query = encoded.number[f"p{OLD_COUNT}"]
+    without_query = encoded.row_of[f"p{OLD_COUNT}"]
 
-    queries = encoded.asks(without_query)
+    queries = encoded.train_queries(without_query)
 
     np.testing.assert_array_equal(queries, encoded.documents[without_query : without_query + 1])
 
 
 def test_document_with_queries_is_not_its_own_query(encoded: Encoded) -> None:
-    with_query = encoded.number[f"p{OLD_COUNT + 1}"]
+    with_query = encoded.row_of[f"p{OLD_COUNT + 1}"]
 
-    assert not np.allclose(encoded.asks(with_query), encoded.documents[with_query])
+    assert not np.allclose(encoded.train_queries(with_query), encoded.documents[with_query])
 
 
-MARGINS = Way(gamma1=0.5, gamma2=0.5)
+MARGINS = AdditionSettings(gamma1=0.5, gamma2=0.5)
 
 
 @pytest.fixture
 def addition_orders(encoded: Encoded) -> AdditionOrders:
     """Two orders of the test documents, measured after three additions and after all."""
     _, test_split = encoded.splits()
-    return AdditionOrders(TrialBench(Space(encoded).state(), test_split), 2, (3,))
+    return AdditionOrders(AdditionEvaluator(Space(encoded).state(), test_split), 2, (3,))
 
 
 def test_measure_after_some_additions_equals_a_trial(
@@ -252,9 +262,9 @@ def test_measure_after_some_additions_equals_a_trial(
         new_targets=[test_split.new_targets[row] for row in asked],
     )
 
-    old_ranks, new_ranks = addition_orders.found(MARGINS, 1)[0]
+    old_ranks, new_ranks = addition_orders.results(MARGINS, 1)[0]
 
-    trial = TrialBench(Space(encoded).state(), shorter_split).trial("", MARGINS)
+    trial = AdditionEvaluator(Space(encoded).state(), shorter_split).trial("", MARGINS)
     assert old_ranks.mean() == pytest.approx(trial.old)
     assert new_ranks.mean() == pytest.approx(trial.new)
 
@@ -268,14 +278,14 @@ def test_every_order_has_every_document(encoded: Encoded, addition_orders: Addit
 
 
 def test_measures_are_reproducible(addition_orders: AdditionOrders) -> None:
-    first = addition_orders.points("", BEST, MARGINS)
+    first = addition_orders.points("", BEST_F_BETA, MARGINS)
 
-    assert addition_orders.points("", BEST, MARGINS) == first
+    assert addition_orders.points("", BEST_F_BETA, MARGINS) == first
 
 
 def make_trial(number: float, old: float, new: float) -> Trial:
     """Make a trial whose margin is its number."""
-    return Trial(str(number), Way(gamma1=number), old, new, score=old, statuses={})
+    return Trial(str(number), AdditionSettings(gamma1=number), old, new, score=old, statuses={})
 
 
 TRIALS = [
@@ -287,11 +297,11 @@ TRIALS = [
 
 
 def test_choices_are_the_best_within_each_loss() -> None:
-    chosen = choices(TRIALS, before=0.5)
+    chosen = choose_settings(TRIALS, before=0.5)
 
     margins = {purpose: settings.gamma1 for purpose, settings in chosen.items()}
     assert margins == {
-        BEST: 1.0,
+        BEST_F_BETA: 1.0,
         "loss at most 0": 1.0,
         "loss at most 0.01": 1.0,
         "loss at most 0.02": 2.0,
@@ -301,7 +311,7 @@ def test_choices_are_the_best_within_each_loss() -> None:
 
 
 def test_loss_that_no_trial_keeps_has_no_choice() -> None:
-    assert "loss at most 0.02" not in choices(TRIALS[2:], before=0.5)
+    assert "loss at most 0.02" not in choose_settings(TRIALS[2:], before=0.5)
 
 
 def test_undominated_trials_are_beaten_by_none() -> None:
@@ -312,68 +322,72 @@ def test_undominated_trials_are_beaten_by_none() -> None:
         make_trial(4, 0.5, 0.2),
     ]
 
-    assert [trial.settings.gamma1 for trial in undominated(trials)] == [4.0, 1.0]
+    assert [trial.settings.gamma1 for trial in select_undominated(trials)] == [4.0, 1.0]
 
 
 def test_trials_of_an_included_method_are_reused(
     encoded: Encoded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tuning_split, _ = encoded.splits()
-    bench = TrialBench(Space(encoded).state(), tuning_split)
-    trials = tried(INCDSI, bench, 3, seed=0)
+    bench = AdditionEvaluator(Space(encoded).state(), tuning_split)
+    trials = try_settings(INCDSI, bench, 3, seed=0)
 
     def fail_to_add(*arguments: object) -> None:
-        pytest.fail("tried again")
+        pytest.fail("try_settings again")
 
     monkeypatch.setattr(bench, "add", fail_to_add)
 
-    assert tried(Method(includes=(INCDSI,)), bench, 3, seed=0) == trials
+    assert try_settings(Method(includes=(INCDSI,)), bench, 3, seed=0) == trials
 
 
 @pytest.fixture
 def protocol(encoded: Encoded) -> Protocol:
     """The protocol for plain and scaled encodings."""
     plan = ProtocolPlan(
-        methods={"plain": PLAIN, "scaled": SCALED}, ways={}, trials=4, orders=1, steps=(5,)
+        methods={"plain": PLAIN, "scaled": SCALED},
+        training_methods={},
+        trials=4,
+        orders=1,
+        steps=(5,),
     )
     return Protocol(Space(encoded), plan)
 
 
 def test_plain_differs_from_itself_by_nothing(protocol: Protocol) -> None:
-    old, new = protocol.against_plain(protocol.points())["plain"]
+    old, new = protocol.compare_with_plain(protocol.points())["plain"]
 
     assert old.mean == 0.0
     assert new.mean == 0.0
 
 
 def test_method_meets_its_own_loss(protocol: Protocol) -> None:
-    matched = protocol.matched(SCALED, SCALED)
+    matched = protocol.compare_at_equal_loss(SCALED, SCALED)
 
     assert matched
     assert all(comparison.met for comparison in matched)
 
 
 def test_each_beta_has_its_best_trial(protocol: Protocol) -> None:
-    judge = protocol.arrivals.judge
-    trials = tried(INCDSI, protocol.bench, 4, 0)
+    evaluator = protocol.arrivals.evaluator
+    trials = try_settings(INCDSI, protocol.tuning, 4, 0)
 
-    rows = ablations(protocol, INCDSI)["beta"]
+    rows = measure_ablations(protocol, INCDSI)["beta"]
 
     for beta, row in zip(BETAS, rows, strict=True):
         best = max(trials, key=lambda trial: f_beta(trial.old, trial.new, beta))
-        vectors = np.stack([added.vector for added in judge.add(best.settings)])
-        old_ranks, new_ranks = judge.ranks.reciprocal_ranks(vectors)
-        np.testing.assert_array_equal(row.found[0], old_ranks)
-        np.testing.assert_array_equal(row.found[1], new_ranks)
+        vectors = np.stack([added.vector for added in evaluator.add(best.settings)])
+        old_ranks, new_ranks = evaluator.ranks.reciprocal_ranks(vectors)
+        np.testing.assert_array_equal(row.ranks[0], old_ranks)
+        np.testing.assert_array_equal(row.ranks[1], new_ranks)
 
 
 def test_number_of_queries_can_be_limited(protocol: Protocol) -> None:
-    judge = protocol.arrivals.judge
+    evaluator = protocol.arrivals.evaluator
     documents = []
-    for document in judge.split.documents:
+    for document in evaluator.split.documents:
         three_queries = np.repeat(document.queries, 3, axis=0) * [[1], [2], [3]]
         documents.append(replace(document, queries=three_queries))
-    bench = TrialBench(judge.state, replace(judge.split, documents=documents))
+    bench = AdditionEvaluator(evaluator.state, replace(evaluator.split, documents=documents))
 
     limited = with_queries(bench, 2)
 
@@ -382,20 +396,17 @@ def test_number_of_queries_can_be_limited(protocol: Protocol) -> None:
         np.testing.assert_array_equal(document.queries, first_queries)
 
 
-Found = tuple[np.ndarray, np.ndarray]
-
-
-def make_ranks(old: float, new: float) -> Found:
+def make_ranks(old: float, new: float) -> ReciprocalRanks:
     """Make reciprocal ranks: 1 for these shares of 200 old and 300 new queries, 0 for the rest."""
     old_ranks = np.arange(200) < old * 200
     new_ranks = np.arange(300) < new * 300
-    return old_ranks.astype(float), new_ranks.astype(float)
+    return ReciprocalRanks(old_ranks.astype(float), new_ranks.astype(float))
 
 
 def test_interval_covers_95_percent() -> None:
     # There are 400 samples of one distribution, whose mean is 0.1.
     values = np.random.default_rng(1).normal(0.1, 1, (400, 100))
-    samples = resampled(values, samples=300)
+    samples = resample_means(values, samples=300)
 
     covers_mean = []
     for number in range(400):
@@ -409,7 +420,7 @@ def test_interval_covers_95_percent() -> None:
 def test_measures_are_resampled_alike() -> None:
     values = np.random.default_rng(1).normal(0.1, 1, (1, 100))
 
-    samples = resampled(np.concatenate([values, values + 1]), samples=20)
+    samples = resample_means(np.concatenate([values, values + 1]), samples=20)
 
     np.testing.assert_allclose(samples[:, 1] - samples[:, 0], 1)
 
@@ -421,7 +432,7 @@ OURS = [make_ranks(0.6, 0.2), make_ranks(0.4, 0.8)]
 def test_ours_is_interpolated_at_the_papers_loss() -> None:
     paper = make_ranks(0.5, 0.45)
 
-    (comparison,) = at_matched_loss([paper], OURS)
+    (comparison,) = compare_at_equal_loss([paper], OURS)
 
     assert comparison.old == pytest.approx(0.5)
     assert comparison.new == pytest.approx(0.45)
@@ -433,14 +444,14 @@ def test_ours_is_interpolated_at_the_papers_loss() -> None:
 
 
 def test_loss_beyond_our_points_is_not_reached() -> None:
-    (comparison,) = at_matched_loss([make_ranks(0.7, 0.1)], OURS)
+    (comparison,) = compare_at_equal_loss([make_ranks(0.7, 0.1)], OURS)
 
     assert not comparison.reached
     assert not comparison.met
 
 
 def test_better_new_documents_are_not_met() -> None:
-    (comparison,) = at_matched_loss([make_ranks(0.5, 0.9)], OURS)
+    (comparison,) = compare_at_equal_loss([make_ranks(0.5, 0.9)], OURS)
 
     assert comparison.reached
     assert not comparison.met
@@ -461,7 +472,7 @@ class LearningCase(NamedTuple):
     """Start vectors of 12 documents, and 48 queries near them."""
 
     start: np.ndarray
-    asking: Asking
+    asking: AnsweredQueries
     # Document of each query.
     targets: np.ndarray
 
@@ -474,7 +485,9 @@ def learning() -> LearningCase:
     targets = np.arange(48) % 12
     centres = random.standard_normal((12, 8))
     queries = centres[targets] + 0.3 * random.standard_normal((48, 8))
-    return LearningCase(to_unit_rows(start), Asking(to_unit_rows(queries), targets), targets)
+    return LearningCase(
+        to_unit_rows(start), AnsweredQueries(to_unit_rows(queries), targets), targets
+    )
 
 
 def test_learning_step_follows_cross_entropy_gradient(learning: LearningCase) -> None:
@@ -517,11 +530,11 @@ def test_learning_is_reproducible(learning: LearningCase) -> None:
 def test_dense_retrain_without_new_encoder_only_encodes(encoded: Encoded) -> None:
     space = Space(encoded)
     _, test_split = encoded.splits()
-    arrivals = AdditionOrders(TrialBench(space.state(), test_split), 2, (5,))
+    arrivals = AdditionOrders(AdditionEvaluator(space.state(), test_split), 2, (5,))
 
     old_ranks, new_ranks = retraining.retrain(space, space.vectors(space.old), encoded.new)
 
-    plain_old_ranks, plain_new_ranks = arrivals.found(ENCODED)[-1]
+    plain_old_ranks, plain_new_ranks = arrivals.results(ENCODED)[-1]
     np.testing.assert_array_equal(old_ranks, plain_old_ranks)
     np.testing.assert_array_equal(new_ranks, plain_new_ranks)
 
@@ -560,10 +573,10 @@ def mean_reciprocal_rank(state: IncDsiState, queries: np.ndarray, targets: list[
 def test_trial_equals_adding_and_searching() -> None:
     state, split = make_split(seed=3)
 
-    trial = TrialBench(state, split).trial("one", MARGINS)
+    trial = AdditionEvaluator(state, split).trial("one", MARGINS)
 
-    documents = [MARGINS.pulled(document) for document in split.documents]
-    IncDsiAdder(state, MARGINS.incdsi).add_batch(documents)
+    documents = [MARGINS.with_prior(document) for document in split.documents]
+    IncDsiAdder(state, MARGINS.solver_settings).add_batch(documents)
     old = mean_reciprocal_rank(state, split.old_queries, split.old_targets)
     new = mean_reciprocal_rank(state, split.new_queries, split.new_targets)
     assert trial.old == pytest.approx(old)
@@ -575,7 +588,7 @@ def test_trial_without_documents_is_refused() -> None:
     state, split = make_split(seed=3)
 
     with pytest.raises(SettingsError, match="needs documents to add"):
-        TrialBench(state, replace(split, documents=[]))
+        AdditionEvaluator(state, replace(split, documents=[]))
 
 
 def test_f_beta_weighs_old_documents_more() -> None:
@@ -601,7 +614,7 @@ def test_optuna_finds_the_better_region() -> None:
 def test_every_dimension_is_a_setting() -> None:
     values = suggest(open_study(seed=0).ask(), WIDE)
 
-    settings = Way().replace(**values)
+    settings = AdditionSettings().replace(**values)
 
     for name, value in values.items():
         assert getattr(settings, name) == value
@@ -618,7 +631,7 @@ def draw_whole_numbers(random: np.random.Generator, count: int) -> np.ndarray:
 def test_cached_ranks_equal_ranking_everything(
     seed: int, added: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ranks, "BLOCK", 7)
+    monkeypatch.setattr(ranks, "QUERIES_PER_BLOCK", 7)
     random = np.random.default_rng(seed)
     old = draw_whole_numbers(random, 5 + 20 * seed)
     new = draw_whole_numbers(random, 9)
