@@ -49,7 +49,7 @@ class PolicySettings:
 
 @dataclass
 class StepWork:
-    """StepWork that a policy did in a step.
+    """Work that a policy did in a step.
 
     Attributes:
         seconds: Processor seconds of all work.
