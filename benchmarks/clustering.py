@@ -142,7 +142,7 @@ def levels(
     The lowest level clusters the passages. Each level above clusters the centroids that Freshet
     found for the level below. Both sides have the same limit on iterations, and stop earlier when
     no vector moves. The rows have the median time and the mean objective of `repeats` runs. The
-    runs have different seeds, and the two sides alternate.
+    runs have different seeds, and the two sides alternate. The arguments are those of `rows`.
     """
     if branching is None:
         branching = default_branching(passages)
@@ -190,7 +190,10 @@ def _choose_peer(device: str) -> tuple[Cluster, str]:
 def against_paper(
     passages: int, dimension: int, iterations: int, repeats: int, device: str, seed: int
 ) -> list[dict[str, Any]]:
-    """Compare the paper's own algorithm with ours on the last level of the paper's tree."""
+    """Compare the paper's own algorithm with ours on the last level of the paper's tree.
+
+    The arguments are those of `rows`.
+    """
     vectors = unit_vectors(synthetic_vectors(passages, dimension, seed), device)
     clusters = level_sizes(passages, default_branching(passages))[-1]
     seeds = range(seed, seed + repeats)
@@ -203,6 +206,11 @@ def synthetic_vectors(passages: int, dimension: int, seed: int) -> np.ndarray:
     """Return vectors (N, H) that resemble a sentence encoder's.
 
     They have topics within topics. The variance of direction i is proportional to 1 / i.
+
+    Args:
+        passages: Number of vectors, N.
+        dimension: Numbers per vector, H.
+        seed: Seed of the draws.
     """
     random = np.random.default_rng(seed)
     scale = np.arange(1, dimension + 1, dtype=np.float32) ** -0.5
@@ -252,7 +260,16 @@ def _compare(
     iterations: int,
     seeds: range,
 ) -> _Comparison:
-    """Cluster `vectors` with both sides in turn, once per seed."""
+    """Cluster `vectors` with both sides in turn, once per seed.
+
+    Args:
+        ours: Our k-means.
+        peer: The algorithm that it is compared with.
+        vectors: Unit vectors (N, H).
+        clusters: Number of clusters.
+        iterations: Limit on the iterations.
+        seeds: Seeds of the runs.
+    """
     our_runs = []
     peer_runs = []
     for seed in seeds:

@@ -63,24 +63,7 @@ def rows(
         encode_functions.append(peer_encode(folder, max_tokens, encoder.device, bfloat16=True))
     median_times, vectors = _time_in_turns(encode_functions, sample, rounds)
     texts_per_second = [texts / seconds for seconds in median_times]
-
-    results = []
-    goal_as_installed = 2.5 if bfloat16 else 1.3
-    results.append(
-        row(
-            f"{PEER_LABEL} as installed",
-            texts_per_second[0],
-            texts_per_second[1],
-            goal=goal_as_installed,
-        )
-    )
-    label = f"{PEER_LABEL} in bfloat16"
-    if bfloat16:
-        goal = 1.5 if on_gpu else 1.3
-        results.append(row(label, texts_per_second[0], texts_per_second[2], goal=goal))
-    else:
-        reason = "this processor has no bfloat16 instructions, and emulates them more slowly"
-        results.append(skipped(label, reason))
+    results = _speed_rows(texts_per_second, on_gpu)
 
     cosine = float((vectors[0] * vectors[1]).sum(axis=1).min())
     results.append(row("smallest cosine to the peer's vector", cosine, 1.0, goal=0.9999))
@@ -98,10 +81,38 @@ def rows(
     return results
 
 
+def _speed_rows(texts_per_second: list[float], on_gpu: bool) -> list[dict[str, Any]]:
+    """Compare texts per second with the peer as installed, and with the peer in bfloat16.
+
+    Args:
+        texts_per_second: Speed of our encoder, of the peer as installed, and of the peer in
+            bfloat16. The last one is missing if the device has no bfloat16.
+        on_gpu: Whether the device is a GPU, which has another goal.
+    """
+    ours, peer_as_installed, *peer_in_bfloat16 = texts_per_second
+    label = f"{PEER_LABEL} in bfloat16"
+    if not peer_in_bfloat16:
+        reason = "this processor has no bfloat16 instructions, and emulates them more slowly"
+        return [
+            row(f"{PEER_LABEL} as installed", ours, peer_as_installed, goal=1.3),
+            skipped(label, reason),
+        ]
+    goal_in_bfloat16 = 1.5 if on_gpu else 1.3
+    return [
+        row(f"{PEER_LABEL} as installed", ours, peer_as_installed, goal=2.5),
+        row(label, ours, peer_in_bfloat16[0], goal=goal_in_bfloat16),
+    ]
+
+
 def _time_in_turns(
     encode_functions: list[Callable[[list[str]], np.ndarray]], sample: list[str], rounds: int
 ) -> tuple[list[float], list[np.ndarray]]:
     """Encode the same texts with each function in turn.
+
+    Args:
+        encode_functions: Functions that return the vectors of texts.
+        sample: The texts.
+        rounds: Runs of each function.
 
     Returns:
         The median seconds of each function, and the vectors of each function.
@@ -158,7 +169,14 @@ def mixed_texts(count: int) -> list[str]:
 def peer_encode(
     folder: Path, max_tokens: int, device: torch.device, bfloat16: bool
 ) -> Callable[[list[str]], np.ndarray]:
-    """Return `SentenceTransformer.encode` with its defaults, optionally under bfloat16 autocast."""
+    """Return `SentenceTransformer.encode` with its defaults, optionally under bfloat16 autocast.
+
+    Args:
+        folder: Folder of the model.
+        max_tokens: Tokens after which a text is cut off.
+        device: Device of the model.
+        bfloat16: Whether to use autocast.
+    """
     from sentence_transformers import SentenceTransformer
 
     model = SentenceTransformer(str(folder), device=str(device))

@@ -70,7 +70,13 @@ def rows(
 
 
 def open_collection(root: Path, passages: int, base: str | Path) -> tuple[Searcher, list[str]]:
-    """Return a searcher of a synthetic collection, and its texts."""
+    """Return a searcher of a synthetic collection, and its texts.
+
+    Args:
+        root: Folder of the project.
+        passages: Number of documents.
+        base: Encoder of the queries.
+    """
     texts = [" ".join(text.split()[:WORDS_PER_TEXT]) for text in mixed_texts(passages)]
     dimension = Encoder.load(base).dimension
     vectors, _ = clustered_vectors(passages, dimension, 1)
@@ -108,6 +114,11 @@ def measure_searches(
     """Return the median milliseconds of a search by the percentage of its filter.
 
     Searches without a filter have the key None.
+
+    Args:
+        searcher: Searcher of the collection.
+        queries: Texts of the queries.
+        rounds: Runs of every query.
     """
     samples: dict[int | None, list[float]] = {key: [] for key in (None, *PERCENTAGES)}
     # The first search of each kind loads caches and is not timed.

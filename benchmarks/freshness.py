@@ -101,7 +101,14 @@ def rows(
 
 
 def _arrival_rows(client: Client, live: Path, singles: int, batch: int) -> list[dict[str, Any]]:
-    """Measure the time until documents are searchable, one at a time and in a batch."""
+    """Measure the time until documents are searchable, one at a time and in a batch.
+
+    Args:
+        client: Client of the service.
+        live: Folder of the live collection.
+        singles: Documents sent one at a time.
+        batch: Documents sent at once.
+    """
     # The first additions load caches and are not counted.
     arrival_seconds(client, documents("warm", 3))
     single_seconds = arrival_seconds(client, documents("single", singles))

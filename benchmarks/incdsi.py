@@ -487,6 +487,11 @@ def gap(case: Case, settings: IncDsiSettings, vector: np.ndarray) -> float:
     No vector has an objective below the bound, so a gap of 0 proves that `vector` is optimal. The
     multiplier of a violated constraint is its excess divided by its diagonal element. All other
     multipliers are 0.
+
+    Args:
+        case: The addition.
+        settings: Margins and weights of the objective.
+        vector: A solution (H).
     """
     problem = _active_problem(case, settings, vector)
     value = problem.value(vector)

@@ -34,9 +34,13 @@ def rows(
 ) -> list[dict[str, Any]]:
     """Measure an idle `dvc repro`, loading the Dagster definitions, and a search by the service.
 
-    Values are medians in seconds: of `repeats` for the first two, of `queries` different queries
-    for the third. The search goes over HTTP to a service over `passages` documents whose encoder
-    `base` is warm. The first row is skipped if stages have to run.
+    Values are medians in seconds. The first row is skipped if stages have to run.
+
+    Args:
+        repeats: Runs of the first two measurements.
+        passages: Documents of the service.
+        queries: Different queries that are searched over HTTP.
+        base: Encoder of the service, which is warm.
     """
     project = Project.find()
     load_seconds = []

@@ -126,7 +126,15 @@ def rows(
 def _fusion_rows(
     documents: int, queries: int, k: int, rounds: int, base: str | Path
 ) -> list[dict[str, Any]]:
-    """Compare the fusion with its dense component, including the encoding of the queries."""
+    """Compare the fusion with its dense component, including the encoding of the queries.
+
+    Args:
+        documents: Number of documents.
+        queries: Number of queries.
+        k: Hits per query.
+        rounds: Runs of every query.
+        base: Encoder of the queries.
+    """
     encoder = Encoder.load(base, 64, for_search=True)
     texts = mixed_texts(documents)
     vectors, _ = clustered_vectors(documents, encoder.dimension, 1)
@@ -337,7 +345,16 @@ def _latency_rows(
 def _batch_row(
     label: str, ours: Search, peer: Search, queries: np.ndarray, rounds: int, goal: float
 ) -> dict[str, Any]:
-    """Compare the queries per second of searches for all queries at once."""
+    """Compare the queries per second of searches for all queries at once.
+
+    Args:
+        label: Start of the row's name.
+        ours: Search of Freshet.
+        peer: Search that it is compared with.
+        queries: Query vectors (q, H).
+        rounds: Runs of each search.
+        goal: Smallest ratio of our speed to the peer's.
+    """
     times = all_seconds([partial(ours, queries), partial(peer, queries)], rounds)
     our_seconds, peer_seconds = np.median(times, axis=0).tolist()
     return row(
@@ -351,7 +368,14 @@ def _batch_row(
 def _reading_row(
     size: str, search: Search, queries: np.ndarray, size_in_bytes: int
 ) -> dict[str, Any]:
-    """Compare the latency of an exact search with reading all vectors once."""
+    """Compare the latency of an exact search with reading all vectors once.
+
+    Args:
+        size: Name of the collection.
+        search: The exact search.
+        queries: Query vectors (q, H).
+        size_in_bytes: Size of the vectors.
+    """
     tasks = [partial(search, query[None]) for query in queries[:READING_QUERIES]]
     search_milliseconds = 1000 * float(np.median(all_seconds(tasks, rounds=1)))
     reading_milliseconds = 1000 * size_in_bytes / read_rate()

@@ -100,7 +100,15 @@ def rows(
 def _row(
     label: str, batch_size: int, goal: float, our_seconds: float, peer_seconds: float
 ) -> dict[str, Any]:
-    """Return a row with pairs per second, whose goal is a smallest ratio to the peer."""
+    """Return a row with pairs per second, whose goal is a smallest ratio to the peer.
+
+    Args:
+        label: Start of the row's name.
+        batch_size: Pairs per step.
+        goal: Smallest ratio of our speed to the peer's.
+        our_seconds: Seconds of our step.
+        peer_seconds: Seconds of the peer's step.
+    """
     ratio = peer_seconds / our_seconds
     return {
         "what": f"{label}, pairs/s, batch {batch_size}",

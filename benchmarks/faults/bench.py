@@ -271,7 +271,13 @@ class Trial:
         allowed: tuple[checks.State, ...],
         interrupted: dict[str, Any] | None,
     ) -> None:
-        """Note a problem if a search does not find the documents of one of the allowed states."""
+        """Note a problem if a search does not find the documents of one of the allowed states.
+
+        Args:
+            live_index: Live index that is searched.
+            allowed: Documents that a search may find: those before or after the interrupted change.
+            interrupted: The change that the kill interrupted, for the problem's description.
+        """
         try:
             if checks.find_all_documents(live_index) not in allowed:
                 self._add_problem(BROKEN_SEARCH, f"{interrupted}, {live_index.retriever}")
@@ -293,6 +299,11 @@ def _begins_revert(line: dict[str, Any]) -> bool:
 
 def _wait_for(journal: Journal, worker: Any, is_reached: Callable[[dict[str, Any]], bool]) -> None:
     """Wait until `is_reached` accepts the last line of the worker's journal.
+
+    Args:
+        journal: Journal of the worker.
+        worker: Process of the worker.
+        is_reached: Condition on a line.
 
     Raises:
         FreshetError: If the worker ends or does not reach the line.

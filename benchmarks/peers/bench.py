@@ -115,7 +115,13 @@ def missing_modules(engine_class: type[Engine]) -> list[str]:
 
 
 def make_inputs(passages: int, queries: int, encoder: Encoder) -> Inputs:
-    """Return synthetic documents around centres, and queries for some of them."""
+    """Return synthetic documents around centres, and queries for some of them.
+
+    Args:
+        passages: Number of documents of the built index.
+        queries: Number of queries.
+        encoder: Encoder of the queries, whose dimension all vectors have.
+    """
     count = passages + ADDED
     texts = [" ".join(text.split()[:WORDS_PER_TEXT]) for text in mixed_texts(count)]
     vectors, _ = clustered_vectors(count, encoder.dimension, 1)

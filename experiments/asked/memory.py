@@ -50,7 +50,13 @@ class Trial:
 
 
 def split_trials(dataset: Dataset, options: Mapping[str, Any], seed: int) -> list[Trial]:
-    """Divide the queries of a collection into known, dev and test ones."""
+    """Divide the queries of a collection into known, dev and test ones.
+
+    Args:
+        dataset: The collection.
+        options: Settings of the collection. With `folds`, there is a trial for each fold.
+        seed: Seed of the draws.
+    """
     random = np.random.default_rng(seed)
     if "folds" in options:
         return fold_trials(dataset, options, random)
@@ -78,6 +84,12 @@ def queries_of_asked_documents(
 
     Other documents have no known query then. This is as in a collection where people have asked for
     only a part of the documents. Dev and test queries of all documents remain.
+
+    Args:
+        dataset: The collection.
+        train: Ids of the train queries.
+        share: Share of the documents.
+        random: Generator of the draw.
     """
     judged: set[int] = set()
     for query in train:
@@ -341,7 +353,15 @@ def bm25_ndcg(
     qrels: Mapping[str, set[int]],
     chunk: int = 256,
 ) -> list[float]:
-    """Return nDCG@10 of each query by BM25 alone."""
+    """Return nDCG@10 of each query by BM25 alone.
+
+    Args:
+        collection: The collection.
+        search: Search with the BM25 weights.
+        query_ids: Ids of the queries.
+        qrels: Relevant document numbers of each query id.
+        chunk: Number of queries that are scored at once, which limits the memory.
+    """
     rows = collection.rows(query_ids)
     values = []
     for start in range(0, len(rows), chunk):

@@ -226,7 +226,13 @@ def load(
 
 
 def summarize(outcomes: Sequence[Outcome], borders: Sequence[float], seed: int) -> dict[str, Any]:
-    """Pool the trials, and compare known queries with plain search in each group of queries."""
+    """Compare known queries as words with plain search in each group of queries.
+
+    Args:
+        outcomes: Results of the trials, which are pooled.
+        borders: Two similarities that separate the groups; see `query_groups`.
+        seed: Seed of the tests.
+    """
     similarity = np.concatenate([outcome.similarity for outcome in outcomes])
     scores = {
         system: np.concatenate([outcome.scores[system] for outcome in outcomes])
@@ -332,7 +338,14 @@ def memory_table(encoder: str, collections: Mapping[str, Any]) -> str:
 
 
 def arrivals_table(encoder: str, name: str, label: str, rows: Mapping[str, Any]) -> str:
-    """Return the table that compares the methods of indexing new documents."""
+    """Return the table that compares the methods of indexing new documents.
+
+    Args:
+        encoder: Name of the encoder.
+        name: Name of the collection.
+        label: Name of the division, such as its cut-off date.
+        rows: Result of `compare_methods`.
+    """
     lines = [
         f"**Arrivals, {name} ({label}), {encoder} encoder**: {rows['new documents']:,} documents "
         f"arrive, {rows['bring queries']:,} with queries, beside {rows['old documents']:,}; "

@@ -133,7 +133,7 @@ def click_relevant(
 def reverse_thumbs(asked: AskedQueries, generator: random.Random, query: str) -> Iterable[Feedback]:
     """Simulate a user who gives thumbs down to relevant documents, and thumbs up to all others.
 
-    The user looks at rank r with probability 1 / r.
+    The user looks at rank r with probability 1 / r. The arguments are those of a `Behaviour`.
     """
     for rank, document in enumerate(asked.hits[query][:PAGE_HITS], start=1):
         if generator.random() < 1 / rank:
@@ -398,6 +398,11 @@ def simulate_feedback(
     """Return `FEEDBACK_COUNT` clicks or thumbs from as many sessions as necessary.
 
     Each session is a new user who asks any of the queries.
+
+    Args:
+        behaviour: Behaviour of the users.
+        asked: Queries of the simulation.
+        generator: Generator of the users' choices.
     """
     queries = sorted(asked.hits)
     feedback: list[Feedback] = []

@@ -101,7 +101,14 @@ class Encoded:
 def encode(
     pages: Pages, base: str | Path = BASE, max_tokens: int = 128, cache: Path | None = None
 ) -> Encoded:
-    """Encode documents and queries; cache the vectors in the folder `cache`, if given."""
+    """Encode the documents and queries of a collection.
+
+    Args:
+        pages: The collection.
+        base: Encoder.
+        max_tokens: Tokens after which a text is cut off.
+        cache: Folder in which vectors are kept for later runs. None: they are not kept.
+    """
     documents = _encode_texts(pages.texts, base, max_tokens, cache)
     queries = _encode_texts(pages.queries, base, max_tokens, cache)
     text_parts = _encode_texts(pages.text_parts, base, max_tokens, cache)

@@ -44,7 +44,14 @@ class PartResults:
         self.rows = rows
 
     def values(self, corpus: str, name: str, split: str, metric: str = METRIC) -> dict[int, float]:
-        """Return the metric of each seed that was measured."""
+        """Return the metric of each seed that was measured.
+
+        Args:
+            corpus: Name of the corpus.
+            name: Name of the retriever.
+            split: "dev" or "test".
+            metric: Name of the metric.
+        """
         values = {}
         for seed in self.settings["seeds"]:
             row = self.rows.get(f"{corpus}/{name}/{seed}")

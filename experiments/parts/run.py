@@ -312,6 +312,11 @@ def _best_weight(dev: Sequence[Query], weights: Mapping[str, float], component: 
 
     If several weights have the same mean, the one nearest to the present weight is taken. If two
     are equally near, the smaller one is taken.
+
+    Args:
+        dev: Queries that the weights are learned from.
+        weights: Present weights of all components.
+        component: Name of the component.
     """
     means = {}
     for weight in WEIGHT_GRID:

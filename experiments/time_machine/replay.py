@@ -143,16 +143,7 @@ def measure(
     rankings = search(searcher, queries)
     scores = score(rankings, queries, documents)
 
-    is_first_day = number == 0
-    before = documents if is_first_day else states[number - 1]
-    arrived = documents.keys() - stream.start.keys()
-    just_arrived = documents.keys() - before.keys()
-    groups = {
-        "everything": queries,
-        "arrived": [query for query in queries if query.answers & arrived],
-        "just_arrived": [query for query in queries if query.answers & just_arrived],
-        "changelog": [query for query in queries if query.kind == "changelog"],
-    }
+    groups = group_queries(queries, stream.start, states, number)
     means = {group: mean_score(scores, members) for group, members in groups.items()}
 
     # Documents whose present version is searchable. Hits that show any other document are stale.
@@ -168,9 +159,10 @@ def measure(
     everything_is_searchable = len(current) == len(documents)
     if work.documents and everything_is_searchable:
         lag_seconds = round(work.lag_seconds / work.documents, 2)
-    name = "start"
-    date = stream.start_date
-    if not is_first_day:
+    if number == 0:
+        name = "start"
+        date = stream.start_date
+    else:
         step = stream.steps[number - 1]
         name = step.name
         date = step.date
@@ -189,6 +181,33 @@ def measure(
         lag_seconds=lag_seconds,
         events=work.events,
     )
+
+
+def group_queries(
+    queries: Sequence[StreamQuery],
+    start: Mapping[str, Text],
+    states: Sequence[Mapping[str, Text]],
+    number: int,
+) -> dict[str, list[StreamQuery]]:
+    """Return the queries of each mean of a `Measurement`, by its name.
+
+    Args:
+        queries: Queries that are tested at the end of the step.
+        start: Documents of the first day.
+        states: Documents that exist at the end of each step.
+        number: Number of the step; 0 is the first day.
+    """
+    documents = states[number]
+    # No document has just arrived on the first day.
+    before = states[number - 1] if number > 0 else documents
+    arrived = documents.keys() - start.keys()
+    just_arrived = documents.keys() - before.keys()
+    return {
+        "everything": list(queries),
+        "arrived": [query for query in queries if query.answers & arrived],
+        "just_arrived": [query for query in queries if query.answers & just_arrived],
+        "changelog": [query for query in queries if query.kind == "changelog"],
+    }
 
 
 def search(

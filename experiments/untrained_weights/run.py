@@ -31,7 +31,7 @@ from model_code.evaluation.system_evaluation import sample_queries
 from model_code.files import hash_text
 from model_code.retrieval import bm25
 from model_code.retrieval.fused import FusedSearch, Fusion, ScoreNormalizer
-from model_code.retrieval.indexed import NewPassages, RetrieverSegment
+from model_code.retrieval.indexed import IndexedRetriever, NewPassages, RetrieverSegment
 from model_code.retrieval.kinds import open_retriever
 from model_code.retrieval.protocol import LATE_SUFFIX, Retriever
 from model_code.stages.baselines import UNTRAINED
@@ -74,8 +74,8 @@ def _measure_in(root: Path, folder: Path) -> dict[str, Any]:
     """Measure the project `root` with temporary files in `folder`.
 
     Two fusions are built. The default one has late interaction and feedback; the plain one has
-    neither. The default one searches whole documents for judged queries, and documents without
-    their titles for titles.
+    neither. For judged queries, documents are searched without lines that are queries. For titles
+    as queries, documents are searched without their titles.
     """
     settings = parameters.load(root / "params.yaml")
     include_title = settings.encoder.include_title
@@ -84,27 +84,8 @@ def _measure_in(root: Path, folder: Path) -> dict[str, Any]:
     stage_settings = {"encoder": settings.encoder, "evaluation": settings.evaluation}
     context = StageContext(root, {"corpus": corpus_folder}, folder, stage_settings, folder)
     evaluation_set = EvaluationSet.load(context)
-
-    encoder = folder / "encoder"
-    Encoder.from_settings(settings.encoder).save(encoder)
-    texts = passage_texts(corpus.passages, include_title)
-    ids = corpus.passages["document_id"].tolist()
-    bm25_folders = (folder / "words" / "encoder", folder / "words" / "index")
-    bm25.build_folders(NewPassages(texts, ids), settings.bm25, *bm25_folders)
-    components = {
-        DENSE: open_retriever(encoder, root / "artifacts" / "base_index" / "index"),
-        WORDS: open_retriever(*bm25_folders),
-    }
-
-    weights = {
-        DENSE: DEFAULT_TOTAL_WEIGHT["dense"],
-        WORDS: DEFAULT_TOTAL_WEIGHT["words"],
-        DENSE + LATE_SUFFIX: DEFAULT_TOTAL_WEIGHT["late"],
-    }
-    normalizers = {DENSE: ScoreNormalizer.fit(components[DENSE].index.vectors)}
-    default_fusion = Fusion(weights, normalizers, feedback=UNTRAINED.feedback)
-    plain_weights = {name: weights[name] for name in components}
-    plain_fusion = Fusion(plain_weights, normalizers)
+    components = _open_components(root, folder, settings, corpus)
+    plain_fusion, default_fusion = _make_fusions(components[DENSE])
 
     people_judgements = evaluation_set.judgements["dev"]
     if len(people_judgements.queries) < MIN_DEV_QUERIES:
@@ -115,20 +96,55 @@ def _measure_in(root: Path, folder: Path) -> dict[str, Any]:
     # own title.
     titles, passages_without_titles = use_titles_as_queries(corpus, include_title)
     stripped = StrippedDocuments(passages_without_titles, frozenset(), folder / "titles")
-    whole = {}
+    without_query_lines = {}
     without_titles = {}
     for name, component in components.items():
-        whole[name] = evaluation_set.strip_query_lines(component)
+        without_query_lines[name] = evaluation_set.strip_query_lines(component)
         segment = RetrieverSegment(component, evaluation_set.documents)
         without_titles[name] = stripped.search_over([segment])
 
-    plain = FusedSearch(whole, plain_fusion)
-    default = FusedSearch(whole, default_fusion)
+    plain = FusedSearch(without_query_lines, plain_fusion)
+    default = FusedSearch(without_query_lines, default_fusion)
     return {
-        "people": _means_by_weight(whole, default_fusion, people),
+        "people": _means_by_weight(without_query_lines, default_fusion, people),
         "titles": _means_by_weight(without_titles, default_fusion, titles),
         "test": _compare_on_test(evaluation_set, plain, default),
     }
+
+
+def _open_components(
+    root: Path, folder: Path, settings: parameters.Parameters, corpus: Corpus
+) -> dict[str, IndexedRetriever]:
+    """Open the base encoder with the project's index, and build BM25.
+
+    Args:
+        root: Folder of the project.
+        folder: Folder for temporary files.
+        settings: Settings of the project.
+        corpus: Corpus of the project.
+    """
+    encoder = folder / "encoder"
+    Encoder.from_settings(settings.encoder).save(encoder)
+    texts = passage_texts(corpus.passages, settings.encoder.include_title)
+    ids = corpus.passages["document_id"].tolist()
+    bm25_folders = (folder / "words" / "encoder", folder / "words" / "index")
+    bm25.build_folders(NewPassages(texts, ids), settings.bm25, *bm25_folders)
+    return {
+        DENSE: open_retriever(encoder, root / "artifacts" / "base_index" / "index"),
+        WORDS: open_retriever(*bm25_folders),
+    }
+
+
+def _make_fusions(dense: IndexedRetriever) -> tuple[Fusion, Fusion]:
+    """Return the plain fusion (vectors and BM25), and the default one.
+
+    The default one also has late interaction and feedback.
+    """
+    plain_weights = {DENSE: DEFAULT_TOTAL_WEIGHT["dense"], WORDS: DEFAULT_TOTAL_WEIGHT["words"]}
+    weights = {**plain_weights, DENSE + LATE_SUFFIX: DEFAULT_TOTAL_WEIGHT["late"]}
+    normalizers = {DENSE: ScoreNormalizer.fit(dense.index.vectors)}
+    plain = Fusion(plain_weights, normalizers)
+    return plain, Fusion(weights, normalizers, feedback=UNTRAINED.feedback)
 
 
 def _compare_on_test(
