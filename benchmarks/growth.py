@@ -48,7 +48,7 @@ FINGERPRINT = "growth"
 # Hits per query.
 K = 10
 QUERIES = 50
-# Only one in so many passages is encoded, and the cost is multiplied accordingly.
+# Of this many passages, one is encoded. The cost of encoding is multiplied by this number.
 PASSAGES_PER_ENCODED_TEXT = 100
 WORDS_PER_TEXT = 16
 # Limit on the iterations of k-means.

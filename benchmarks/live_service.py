@@ -219,7 +219,7 @@ def served(project: Project, seconds: float = START_SECONDS) -> Iterator[Client]
 
 
 class ServiceProcess:
-    """The service of a project in a process of its own, which can be killed and started again.
+    """The service of a project in a separate process, which can be killed and started again.
 
     As a context manager, it runs the service until the end of the block.
 

@@ -171,7 +171,7 @@ def _token_index_search_rows(
         index: The token index.
         wide_queries: The expanded questions, with all their tokens.
         peer: The index of bm25s.
-        questions: The questions, which bm25s searches as they are.
+        questions: Texts of the questions, which bm25s searches without expansion.
         depth: Number of documents that a search returns.
         repeats: Rounds of each search.
     """

@@ -35,14 +35,14 @@ from model_code.collection.index.live_index import LiveIndex
 from model_code.errors import FreshetError
 
 KILLS = 200
-# One in so many kills hits a retrain (see `retrains`), and one in so many hits the service, the
-# reader of the inbox or a sync (see `receivers`).
+# Of this many kills, one hits a retrain (see `retrains`).
 KILLS_PER_RETRAIN_KILL = 10
+# Of this many kills, one hits the service, the reader of the inbox or a sync (see `receivers`).
 KILLS_PER_RECEIVER_KILL = 4
 BASE = "sentence-transformers/all-MiniLM-L6-v2"
 # Seconds until a worker must have finished its first change or begun a revert.
 WORKER_TIMEOUT_SECONDS = 600
-# One in so many kills is aimed at a revert, which takes about `REVERT_SECONDS`.
+# Of this many kills of a worker, one is aimed at a revert, which takes about `REVERT_SECONDS`.
 KILLS_PER_REVERT_KILL = 4
 REVERT_SECONDS = 0.15
 # Modules that are imported before a worker is forked, so that it starts at once.

@@ -22,7 +22,7 @@ from model_code.corpus.splits import position
 from model_code.incdsi.store import constraint_texts
 from model_code.settings import require
 
-# In a division by date, one in so many later documents is for tuning.
+# In a division by date, one of this many later documents is for tuning.
 LATER_PER_TUNING = 10
 # Names of the parts of a collection.
 OLD = "old"

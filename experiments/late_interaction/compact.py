@@ -31,7 +31,7 @@ from experiments.parts.run import (
 from experiments.tables import measure_into, write_tables
 from model_code.files import read_json
 
-# One in so many dev queries is used.
+# Of this many dev queries, one is used.
 DEV_QUERIES_PER_USED = 4
 # Numbers whose absolute value is above this quantile are clipped before they are quantised.
 CLIPPED_QUANTILE = 0.995
