@@ -19,6 +19,7 @@ import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -77,9 +78,16 @@ class Boost:
         if not positive:
             return [0.0] * len(numbers)
         pivot = statistics.median(positive) if self.pivot is None else self.pivot
-        return [number / (number + pivot) if number > 0 else 0.0 for number in numbers]
+        strengths: list[float] = []
+        for number in numbers:
+            strength = 0.0
+            if number > 0:
+                strength = number / (number + pivot)
+            strengths.append(strength)
+        return strengths
 
     def _date_strength(self, values: Sequence[FieldValue], now: datetime) -> float:
+        """Return the strength of a document's latest date. It is 0 without a date."""
         instants = [value.instant for value in values if value.instant is not None]
         if not instants or self.half_life_seconds is None:
             return 0.0
@@ -179,6 +187,7 @@ def parse_boosts(boost: Mapping[str, Any] | Sequence[str]) -> tuple[Boost, ...]:
             boosts.append(_parse_boost(name, settings))
     else:
         for text in boost:
+            # The name of a field may contain colons, so the last one separates the value.
             name, _, value = text.rpartition(":")
             if not name:
                 boosts.append(Boost(text.strip()))
@@ -190,6 +199,11 @@ def parse_boosts(boost: Mapping[str, Any] | Sequence[str]) -> tuple[Boost, ...]:
 
 
 def _parse_boost(name: str, settings: Any) -> Boost:
+    """Return the boost of a field, given its settings: an object with some of the keys `KEYS`.
+
+    Raises:
+        SettingsError: If a key or a value is malformed.
+    """
     require(
         isinstance(settings, Mapping) and all(key in KEYS for key in settings),
         f"the boost of {name} is {str(settings)[:80]}; it is an object with some of the keys "
@@ -204,12 +218,11 @@ def _parse_boost(name: str, settings: Any) -> Boost:
     )
     weight = _read_positive(name, "weight", settings.get("weight", DEFAULT_WEIGHT))
     require(weight <= MAX_WEIGHT, f"weight of {name} is {weight:g}; the largest is {MAX_WEIGHT:g}")
-    return Boost(
-        name,
-        weight,
-        None if half_life is None else _read_duration(name, half_life),
-        None if pivot is None else _read_positive(name, "pivot", pivot),
-    )
+    if half_life is not None:
+        return Boost(name, weight, half_life_seconds=_read_duration(name, half_life))
+    if pivot is not None:
+        return Boost(name, weight, pivot=_read_positive(name, "pivot", pivot))
+    return Boost(name, weight)
 
 
 def _read_positive(name: str, key: str, value: Any) -> float:
@@ -223,11 +236,12 @@ def _read_positive(name: str, key: str, value: Any) -> float:
     Raises:
         SettingsError: If the value is not a number above 0.
     """
-    is_readable = isinstance(value, int | float | str) and not isinstance(value, bool)
-    try:
-        number = float(value) if is_readable else math.nan
-    except (ValueError, OverflowError):
-        number = math.nan
+    number = math.nan
+    is_number_or_text = isinstance(value, int | float | str) and not isinstance(value, bool)
+    if is_number_or_text:
+        # A text may be no number, and a whole number may be too large for a float.
+        with suppress(ValueError, OverflowError):
+            number = float(value)
     require(
         math.isfinite(number) and number > 0,
         f"{key} of the boost of {name} is {str(value)[:80]!r}; it must be a number above 0",

@@ -116,6 +116,47 @@ def copy_build(folder: Path, artifacts: BuildArtifacts, text: TextRules | None) 
         FreshetError: If the corpus does not have a document of the index, the hierarchy has another
             number of passages, or the documents were cut by other rules.
     """
+    _copy_files(folder, artifacts)
+    index_manifest = read_json(folder / INDEX / MANIFEST)
+    retriever = open_retriever(folder / ENCODER, folder / INDEX)
+    if retriever.fingerprint != index_manifest["fingerprint"]:
+        raise FingerprintMismatch(
+            f"{artifacts.encoder} is encoder {retriever.fingerprint[:12]}, but {artifacts.index} "
+            f"was built with {index_manifest['fingerprint'][:12]}; run the stage index again"
+        )
+
+    passages = IdMap(read_json(folder / PASSAGES))
+    tree = Hierarchy.load(artifacts.hierarchy)
+    _check_hierarchy(artifacts.hierarchy, len(tree.leaves), passages, index_manifest["documents"])
+    vectors = retriever.passage_vectors(passages.document_ids)
+    _write_hierarchy(folder, tree, vectors)
+
+    write_documents(artifacts.documents, folder / DOCUMENTS, set(passages.document_ids))
+    text_settings = None
+    if text is not None:
+        _check_text_rules(folder, passages, text)
+        text_settings = vars(text)
+    return {
+        "fingerprint": retriever.fingerprint,
+        "documents": passages.documents,
+        "passages": len(passages),
+        "text": text_settings,
+    }
+
+
+def _copy_files(folder: Path, artifacts: BuildArtifacts) -> None:
+    """Copy the files of a build that a generation keeps as they are.
+
+    The hierarchy and the documents are not copied here, because the generation has others:
+    recomputed centroids, and only the documents of the index.
+
+    Args:
+        folder: Empty folder to write to.
+        artifacts: Artifacts of the build.
+
+    Raises:
+        FreshetError: If the folder of the hierarchy lacks a file.
+    """
     hierarchy = artifacts.hierarchy
     for name in (DOCUMENT_IDS, SUMMARY, TENSORS):
         if not (hierarchy / name).is_file():
@@ -129,28 +170,6 @@ def copy_build(folder: Path, artifacts: BuildArtifacts, text: TextRules | None) 
     # Names of topics are optional. Without them, hits have no topics.
     if (hierarchy / TOPICS).is_file():
         shutil.copyfile(hierarchy / TOPICS, folder / HIERARCHY / TOPICS)
-
-    index_manifest = read_json(folder / INDEX / MANIFEST)
-    retriever = open_retriever(folder / ENCODER, folder / INDEX)
-    if retriever.fingerprint != index_manifest["fingerprint"]:
-        raise FingerprintMismatch(
-            f"{artifacts.encoder} is encoder {retriever.fingerprint[:12]}, but {artifacts.index} "
-            f"was built with {index_manifest['fingerprint'][:12]}; run the stage index again"
-        )
-
-    passages = IdMap(read_json(folder / PASSAGES))
-    tree = Hierarchy.load(hierarchy)
-    _check_hierarchy(hierarchy, len(tree.leaves), passages, index_manifest["documents"])
-    _write_hierarchy(folder, tree, retriever.passage_vectors(passages.document_ids))
-    write_documents(artifacts.documents, folder / DOCUMENTS, set(passages.document_ids))
-    if text is not None:
-        _check_text_rules(folder, passages, text)
-    return {
-        "fingerprint": retriever.fingerprint,
-        "documents": passages.documents,
-        "passages": len(passages),
-        "text": None if text is None else vars(text),
-    }
 
 
 def _check_hierarchy(source: Path, placed: int, passages: IdMap, documents: int) -> None:

@@ -59,12 +59,15 @@ def with_encodings(
     puts = [document for _, document in sorted(documents.items())]
     encoded = write_segment(folder, searcher.base, puts, searcher.generation.text, None)
 
+    # The documents are removed from their segments. Their changed known queries move with them to
+    # the new segment.
     known: dict[str, Sequence[KnownQuery]] = {}
-    replaced: list[RetrieverSegment] = []
+    new_segments: list[RetrieverSegment] = []
     for segment in segments:
-        found = segment.rows.intersection(documents.keys())
-        for document_id in segment.known.keys() & found - segment.removed:
-            known[document_id] = segment.known[document_id]
-        replaced.append(replace(segment, removed=segment.removed | found))
-    replaced.append(RetrieverSegment(encoded.retriever, encoded.rows, known=known))
-    return replaced
+        moved = segment.rows.intersection(documents.keys())
+        for document_id in moved - segment.removed:
+            if document_id in segment.known:
+                known[document_id] = segment.known[document_id]
+        new_segments.append(replace(segment, removed=segment.removed | moved))
+    new_segments.append(RetrieverSegment(encoded.retriever, encoded.rows, known=known))
+    return new_segments

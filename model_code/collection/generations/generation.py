@@ -207,6 +207,11 @@ class Generation:
             verify_file_checksum(owner.folder, owner.manifest, REMOVED, REPAIR)
 
     def _read_needed(self, number: int) -> Generation:
+        """Read a generation whose folder this one needs.
+
+        Raises:
+            Damaged: If the folder is missing.
+        """
         folder = self.sibling(number)
         if not (folder / MANIFEST).is_file():
             raise Damaged(
@@ -343,5 +348,6 @@ def live_rows(generation: Generation, *columns: str) -> Iterator[tuple[Any, ...]
     for number, removed in removed_by_segment(generation).items():
         values = read_columns(generation.sibling(number) / DOCUMENTS, *columns)
         for row in zip(*values, strict=True):
-            if row[0] not in removed:
+            document_id = row[0]
+            if document_id not in removed:
                 yield row

@@ -117,10 +117,13 @@ def merge_count(sizes: Sequence[int], most: int) -> int:
     """
     if len(sizes) <= most:
         return 0
+    newest_first = list(reversed(sizes))
     count = 2
-    total = sum(sizes[-2:])
-    while count < len(sizes) and sizes[-count - 1] <= total:
-        total += sizes[-count - 1]
+    documents = sum(newest_first[:2])
+    for size in newest_first[2:]:
+        if size > documents:
+            break
+        documents += size
         count += 1
     return count
 
@@ -173,13 +176,18 @@ class GenerationDraft:
             most: Largest number of added segments, including the new one.
         """
         sizes = [view.documents for view in self.segments]
-        merged = merge_count([*sizes, len(puts)], most)
-        target = self.folder / UNMERGED if merged else self.folder
-        self.fresh = SegmentView(write(target, self.root, puts, self.current.text))
-        if merged:
-            # The fresh segment is merged in any case. `merge` needs the number of the others.
-            self.merge(merged - 1)
-            shutil.rmtree(target)
+        sizes.append(len(puts))
+        number_to_merge = merge_count(sizes, most)
+        if number_to_merge == 0:
+            self.fresh = SegmentView(write(self.folder, self.root, puts, self.current.text))
+            return
+
+        # The merged segment takes the folder of the generation, so the new one needs another.
+        unmerged = self.folder / UNMERGED
+        self.fresh = SegmentView(write(unmerged, self.root, puts, self.current.text))
+        # The new segment is one of those to merge. `merge` takes the number of the others.
+        self.merge(number_to_merge - 1)
+        shutil.rmtree(unmerged)
 
     def merge(self, newest: int) -> None:
         """Merge segments to a new segment in the folder of the generation.
@@ -257,12 +265,14 @@ class GenerationDraft:
             shared: Views of the segments that are shared with older generations.
             number: Number of the new generation.
         """
-        before = {view.segment.number: view.removed for view in self._views_before}
         removed = {view.segment.number: view.removed for view in shared if view.removed}
-        if any(ids != before[segment] for segment, ids in removed.items()):
-            write_removed(self.folder, removed)
-            return number
-        return self.current.removed if removed else None
+        if not removed:
+            return None
+        removed_before = {view.segment.number: view.removed for view in self._views_before}
+        if all(ids == removed_before[segment] for segment, ids in removed.items()):
+            return self.current.removed
+        write_removed(self.folder, removed)
+        return number
 
     def _write_weights(self, number: int) -> int | None:
         """Write `tuned_weights.json` if there are new weights; return the generation that has it.
@@ -332,12 +342,17 @@ class GenerationBuilder:
         It is replaced if the current generation has changed. Segments that this builder or other
         searchers have opened are not opened again.
         """
-        generation = self.opened or self.collection.current()
-        if self._searcher is None or self._searcher.generation != generation:
-            segments = self.loaded()
-            if self._searcher is not None:
-                segments = {**self._searcher.parts, **segments}
-            self._searcher = Searcher(self.collection.live, generation, segments)
+        generation = self.opened
+        if generation is None:
+            generation = self.collection.current()
+        if self._searcher is not None and self._searcher.generation == generation:
+            return self._searcher
+
+        open_segments: dict[int, LoadedSegment] = {}
+        if self._searcher is not None:
+            open_segments.update(self._searcher.parts)
+        open_segments.update(self.loaded())
+        self._searcher = Searcher(self.collection.live, generation, open_segments)
         return self._searcher
 
     def prepare(self) -> None:
@@ -394,10 +409,12 @@ class GenerationBuilder:
         current = searcher.generation
         with verify_checksums_on_error(current):
             net = NetChanges.compute(changes, searcher.views, rewritten, solve_for)
-            ids = {status: tuple(document_ids) for status, document_ids in net.ids.items()}
             result = ApplyResult(
                 current,
-                **ids,
+                added=tuple(net.ids["added"]),
+                updated=tuple(net.ids["updated"]),
+                deleted=tuple(net.ids["deleted"]),
+                unchanged=tuple(net.ids["unchanged"]),
                 before=current.manifest["documents"],
                 solved_again=tuple(net.solved_again),
             )
@@ -430,14 +447,19 @@ class GenerationBuilder:
         """
         searcher = self.searcher
         current = searcher.generation
-        segments = searcher.views[1:]
-        if not segments or (len(segments) == 1 and not segments[0].removed):
+        added_segments = searcher.views[1:]
+        is_one_without_removals = len(added_segments) == 1 and not added_segments[0].removed
+        if not added_segments or is_one_without_removals:
             return current
+
         removed = {view.segment.number: view.removed for view in searcher.views}
-        provenance = {**inherited_provenance(current), "compacted": current.number}
+        provenance = inherited_provenance(current)
+        provenance["compacted"] = current.number
+        if cursor is None:
+            cursor = current.cursor
         with verify_checksums_on_error(current):
-            new_cursor = cursor or current.cursor
-            self._searcher = self._build(searcher, removed, None, new_cursor, provenance)
+            # Without documents to add, `_build` merges all added segments.
+            self._searcher = self._build(searcher, removed, None, cursor, provenance)
             return self.collection.set_current(self._searcher.generation)
 
     def update_known_queries(self, cursor: LedgerCursor) -> Generation:
@@ -477,9 +499,10 @@ class GenerationBuilder:
         searcher = self.searcher
         current = searcher.generation
         removed = {view.segment.number: view.removed for view in searcher.views}
-        facts = {**inherited_provenance(current), **provenance}
+        new_provenance = inherited_provenance(current)
+        new_provenance.update(provenance)
         with verify_checksums_on_error(current):
-            self._searcher = self._build(searcher, removed, [], cursor, facts, weights)
+            self._searcher = self._build(searcher, removed, [], cursor, new_provenance, weights)
             return self.collection.set_current(self._searcher.generation)
 
     def collect_garbage(self, keep: int, registered: Collection[int] = ()) -> tuple[int, ...]:
@@ -532,6 +555,7 @@ class GenerationBuilder:
             self.collection.write_manifest(folder, facts, cursor, parent=parent)
             generation = self.collection.commit(folder, number)
 
+        # The new segment is open already. `commit` has renamed its folder.
         segments = searcher.parts
         if draft.fresh is not None:
             draft.fresh.segment.follow(generation.folder)

@@ -30,10 +30,15 @@ from model_code.errors import Damaged, FreshetError
 from model_code.files import MANIFEST, deferred_fsync, fsync, fsync_tree, write_manifest, write_text
 from model_code.settings import require
 
-LIVE, CURRENT, GENERATIONS = "live", "current", "generations"
+# Names of the folder of all live collections, of the pointer to the current generation, and of the
+# folder of a retriever's generations.
+LIVE = "live"
+CURRENT = "current"
+GENERATIONS = "generations"
 
 # Name prefixes of folders that are being written, and of folders that are being deleted.
-MAKING, REMOVING = ".making.", ".removing."
+MAKING = ".making."
+REMOVING = ".removing."
 
 # Keys of the provenance that describe only one generation. Later generations do not copy them.
 OWN_PROVENANCE_KEYS = ("model_version", "stage_key", "mlflow_run", "events")
@@ -130,10 +135,11 @@ class GenerationStore:
         """
         folder = self._generation_folder(number)
         if not folder.is_dir():
-            complete = [str(each.number) for each in self.generations() if each.complete]
+            generations = self.generations()
+            numbers = [str(generation.number) for generation in generations if generation.complete]
+            existing = ", ".join(numbers) or "none"
             raise FreshetError(
-                f"retriever {self.retriever!r} has no generation {number}; "
-                f"there are: {', '.join(complete) or 'none'}"
+                f"retriever {self.retriever!r} has no generation {number}; there are: {existing}"
             )
         return Generation.read(folder)
 
@@ -167,7 +173,8 @@ class GenerationStore:
         """
         generation.verify_all()
         facts = {key: generation.manifest[key] for key in COPIED_KEYS}
-        facts["provenance"] = {**inherited_provenance(generation), **provenance}
+        facts["provenance"] = inherited_provenance(generation)
+        facts["provenance"].update(provenance)
         with self.staging_dir() as folder:
             self.write_manifest(folder, facts, cursor, parent=generation.number)
             published = self.commit(folder, self.next_number())
@@ -211,9 +218,11 @@ class GenerationStore:
         Raises:
             FreshetError: If a leftover generation has another format. Nothing is deleted then.
         """
-        numbers = [number for number in (self.current_number(), after) if number is not None]
-        last_kept = max(numbers, default=-1)
+        # Numbers only rise, so a generation with a larger number was never current.
+        kept_numbers = [number for number in (self.current_number(), after) if number is not None]
+        last_kept = max(kept_numbers, default=-1)
 
+        # All folders are found first: reading a generation of another format raises an error.
         unfinished: list[Path] = []
         uncommitted: list[Path] = []
         for name in self._folder_names():
@@ -245,12 +254,10 @@ class GenerationStore:
             cursor: Part of the ledger that the generation contains.
             parent: Number of the generation that it was made from. None for a build.
         """
-        content = {
-            **facts,
-            **asdict(cursor),
-            "retriever": self.retriever,
-            "parent": parent,
-        }
+        content = dict(facts)
+        content.update(asdict(cursor))
+        content["retriever"] = self.retriever
+        content["parent"] = parent
         return write_manifest(folder, FORMAT, content)
 
     def find_copies(self, manifest: Mapping[str, Any]) -> list[Generation]:
@@ -272,9 +279,10 @@ class GenerationStore:
             if is_build and _is_same_build(generation.manifest, manifest):
                 same_builds.add(generation.number)
 
-        copies = [each for each in generations if each.build in same_builds and each.complete]
-        if not copies:
-            return []
+        copies: list[Generation] = []
+        for generation in generations:
+            if generation.build in same_builds and generation.complete:
+                copies.append(generation)
         intact = intact_folders(copies)
         return [generation for generation in copies if generation.needs <= intact]
 
@@ -309,11 +317,13 @@ class GenerationStore:
         """
         require(keep >= 1, f"keep is {keep}, but at least the newest generation stays: 1 or more")
         generations = self.generations()
+        current = self.current_number()
         kept = {generation.number for generation in generations[-keep:]}
         kept.update(registered)
-        needed = {self.current_number()}
+        # A kept generation also needs the folders of older ones, whose files it shares.
+        needed = {current}
         for generation in generations:
-            if generation.number in kept or generation.number == self.current_number():
+            if generation.number in kept or generation.number == current:
                 needed.update(generation.needs)
         return [generation for generation in generations if generation.number not in needed]
 
@@ -342,6 +352,7 @@ class GenerationStore:
         return tuple(deleted)
 
     def _delete_if_unused(self, generation: Generation) -> bool:
+        """Delete the folder of a generation unless a reader has it open; return whether it was."""
         with exclusive_lock_if_unused(generation.folder) as is_unused:
             if is_unused:
                 self.delete(generation.folder)
@@ -417,7 +428,9 @@ def intact_folders(generations: Iterable[Generation]) -> set[int]:
 
     Each folder is checked once, also if several generations share it.
     """
-    folders = {each.sibling(number) for each in generations for number in each.needs}
+    folders: set[Path] = set()
+    for generation in generations:
+        folders.update(generation.sibling(number) for number in generation.needs)
     intact: set[int] = set()
     for folder in folders:
         with suppress(Damaged):

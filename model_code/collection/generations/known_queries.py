@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from model_code.collection.generations.generation import (
     Generation,
@@ -60,22 +61,46 @@ def live_known_queries(generation: Generation) -> dict[str, list[KnownQuery]]:
     """
     with verify_checksums_on_error(generation):
         build_file = generation.sibling(generation.base) / KNOWN_QUERIES
-        build = CorpusQueries.load(build_file) if build_file.is_file() else CorpusQueries()
+        build = None
+        held_out: frozenset[str] = frozenset()
+        if build_file.is_file():
+            build = CorpusQueries.load(build_file)
+            held_out = build.held_out
+
         overrides = known_overrides(generation)
         evidence: list[KnownQuery] = []
         for number, removed in removed_by_segment(generation).items():
             documents = generation.sibling(number) / DOCUMENTS
-            own = row_queries(documents)
-            if number == generation.base and build_file.is_file():
-                own = build.by_document()
             (document_ids,) = read_columns(documents, "document_id")
-            judged = {} if number == generation.base else _judged_queries(build, document_ids)
+            is_base = number == generation.base
+            indexed = _indexed_queries(documents, document_ids, build, is_base)
             for document_id in document_ids:
-                if document_id in removed:
-                    continue
-                known = [*own.get(document_id, ()), *judged.get(document_id, ())]
-                evidence.extend(overrides.get(document_id, known))
-    return by_document(resolve_queries(drop_held_out(evidence, build.held_out)))
+                if document_id not in removed:
+                    indexed_evidence = indexed.get(document_id, ())
+                    evidence.extend(overrides.get(document_id, indexed_evidence))
+    return by_document(resolve_queries(drop_held_out(evidence, held_out)))
+
+
+def _indexed_queries(
+    documents: Path, document_ids: Collection[str], build: CorpusQueries | None, is_base: bool
+) -> Mapping[str, Sequence[KnownQuery]]:
+    """Return the known queries of a segment from the time when it was written, by document id.
+
+    Args:
+        documents: Documents file of the segment.
+        document_ids: Ids of all documents in the file.
+        build: Known queries of the build. None if the build has no file of them.
+        is_base: Whether the segment holds the documents of the build.
+    """
+    if build is None:
+        return row_queries(documents)
+    if is_base:
+        return build.by_document()
+    queries: dict[str, Sequence[KnownQuery]] = dict(row_queries(documents))
+    # A document that replaces one of the build keeps the judgements about it.
+    for document_id, judged in _judged_queries(build, document_ids).items():
+        queries[document_id] = [*queries.get(document_id, ()), *judged]
+    return queries
 
 
 def _judged_queries(

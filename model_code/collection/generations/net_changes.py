@@ -60,15 +60,17 @@ class NetChanges:
             if owner is not None:
                 before = owner.segment.content_hashes[document_id]
             status = status_of(change, before)
-            if status == "unchanged" and before is not None and document_id in rewritten:
-                status = "updated"
-
-            if status == "unchanged" and before is not None and document_id in solved_again:
+            has_equal_content = status == "unchanged" and before is not None
+            if has_equal_content and document_id in rewritten:
+                ids["updated"].append(document_id)
+            elif has_equal_content and document_id in solved_again:
                 only_solved.append(document_id)
             else:
                 ids[status].append(document_id)
                 if status == "unchanged":
+                    # Nothing is written or removed.
                     continue
+
             if isinstance(change, Document):
                 puts.append(change)
             if owner is not None:
@@ -104,7 +106,10 @@ def effective_changes(changes: Iterable[Change], views: Sequence[SegmentView]) -
 
 
 def _find_owner(views: Sequence[SegmentView], document_id: str) -> SegmentView | None:
-    """Return the segment that holds a live document, or None."""
+    """Return the segment that holds a live document, or None.
+
+    The newest segment is asked first, because recent documents change most often.
+    """
     for view in reversed(views):
         if document_id in view:
             return view

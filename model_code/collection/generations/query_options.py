@@ -108,18 +108,22 @@ class QueryOptions:
     @property
     def reorders(self) -> bool:
         """Whether an option orders the documents of the window by something other than scores."""
-        reorders_by_fields = self.sort or self.boosts or self.group_by is not None
-        return bool(reorders_by_fields or self.diversity)
+        orders_by_fields = len(self.sort) > 0 or len(self.boosts) > 0
+        return orders_by_fields or self.group_by is not None or self.diversity > 0
 
     @property
     def depth(self) -> int:
-        """Number of documents that the retriever has to rank."""
-        last = self.offset + self.k
+        """Number of documents that the retriever has to rank.
+
+        A page needs the documents up to its last hit. Options that reorder or count documents need
+        the whole window. Reordering never looks beyond it, so deeper pages are then empty.
+        """
         if self.reorders:
             return self.window
+        last_rank = self.offset + self.k
         if self.facets:
-            return max(last, self.window)
-        return last
+            return max(last_rank, self.window)
+        return last_rank
 
     def fields(self) -> list[str]:
         """Return all fields that the options name, except for filters."""
@@ -201,14 +205,16 @@ def group_ranking(ranking: Ranking, group_by: str, read: FieldReader) -> Ranking
         read: Reads values of fields.
     """
     values = read(group_by, [document_id for document_id, _ in ranking])
-    seen: set[FieldValue] = set()
+    seen_values: set[FieldValue] = set()
     kept: Ranking = []
     for entry, entry_values in zip(ranking, values, strict=True):
-        if entry_values:
-            if entry_values[0] in seen:
-                continue
-            seen.add(entry_values[0])
-        kept.append(entry)
+        if not entry_values:
+            kept.append(entry)
+            continue
+        first_value = entry_values[0]
+        if first_value not in seen_values:
+            seen_values.add(first_value)
+            kept.append(entry)
     return kept
 
 
@@ -230,7 +236,9 @@ def count_facets(
     for name in facets:
         by_value: dict[str, int] = {}
         for values in read(name, document_ids):
-            for text in {value.text for value in values}:
+            # A document with a value twice, such as 2020 and "2020", is counted once.
+            texts = {value.text for value in values}
+            for text in texts:
                 by_value[text] = by_value.get(text, 0) + 1
         most_frequent = sorted(by_value, key=lambda text: (-by_value[text], text))[:limit]
         counts[name] = {text: by_value[text] for text in most_frequent}

@@ -105,9 +105,11 @@ def documents_solved_with(
         return []
     dependent: list[str] = []
     for document in solved_documents(generation):
-        depends = any(query_hash(query.text) in wanted for query in document.queries)
+        is_solved_for = any(query_hash(query.text) in wanted for query in document.queries)
+        is_constrained = False
         for member in document.members:
-            depends |= member.document_id in owners or query_hash(member.text) in wanted
-        if depends:
+            if member.document_id in owners or query_hash(member.text) in wanted:
+                is_constrained = True
+        if is_solved_for or is_constrained:
             dependent.append(document.document_id)
     return sorted(dependent)

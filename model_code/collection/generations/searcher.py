@@ -121,23 +121,26 @@ class Searcher:
         self.generation = generation
         self.reranker: Reranker | None = None
         with verify_checksums_on_error(generation):
-            shared = {
-                number: segment for number, segment in loaded.items() if segment.lock.is_valid()
-            }
-            base = shared.get(generation.base)
+            open_segments: dict[int, LoadedSegment] = {}
+            for number, segment in loaded.items():
+                if segment.lock.is_valid():
+                    open_segments[number] = segment
+
+            base = open_segments.get(generation.base)
             if not isinstance(base, BaseSegment):
                 folder = generation.sibling(generation.base)
                 base = BaseSegment.open(folder, generation.fingerprint)
-            base = base.with_weights(tuned_weights(generation))
-            self.base = base
+            self.base = base.with_weights(tuned_weights(generation))
+            open_segments[generation.base] = self.base
 
             overrides = known_overrides(generation)
             views: list[SegmentView] = []
             for number, removed in removed_by_segment(generation).items():
-                segment = base if number == generation.base else shared.get(number)
-                if segment is None:
-                    segment = open_segment(base, generation.sibling(number))
-                views.append(SegmentView(segment, removed).with_known(overrides))
+                if number not in open_segments:
+                    folder = generation.sibling(number)
+                    open_segments[number] = open_segment(self.base, folder)
+                view = SegmentView(open_segments[number], removed)
+                views.append(view.with_known(overrides))
             self.views = tuple(views)
 
     @cached_property
@@ -175,11 +178,15 @@ class Searcher:
         return renewed
 
     def ready(self) -> Self:
-        """Create everything that a search needs, so that the first search is fast."""
-        is_first = self.base.floor is None
+        """Create everything that a search needs, so that the first search is fast.
+
+        The relevance floor is the fit below which a hit is probably no answer. Learning it encodes
+        many queries. Afterwards, the encoder can release memory that single queries do not need.
+        """
+        must_learn_floor = self.base.floor is None
         _ = self.relevance_floor
         dense = self.retriever.dense
-        if is_first and dense is not None:
+        if must_learn_floor and dense is not None:
             dense.encoder.release_weights()
         return self
 
@@ -238,26 +245,30 @@ class Searcher:
             self._require_usable_fields(options)
             allowed = self.matching_documents(options.filters)
             if allowed is not None and not allowed:
+                # No document meets the filters, so no text has to be encoded.
                 no_values: dict[str, dict[str, int]] = {name: {} for name in options.facets}
                 return [self._make_page([], 0, no_values) for _ in texts]
-            parsed = [self._parse(text, options) for text in texts]
-            typed = [
-                self._type_query(query, text, options)
-                for query, text in zip(parsed, texts, strict=True)
-            ]
-            queries = self._encode(typed, options)
-            allowed_sets = [self._meeting(query, allowed) for query in parsed]
-            rankings = self._rank(queries, self._depth(options), allowed_sets)
+
+            parsed_queries = [self._parse(text, options) for text in texts]
+            typed_queries: list[TypedQuery] = []
+            for parsed, text in zip(parsed_queries, texts, strict=True):
+                typed_queries.append(self._type_query(parsed, text, options))
+            encoded_queries = self._encode(typed_queries, options)
+            allowed_sets = [self._meeting(parsed, allowed) for parsed in parsed_queries]
+            rankings = self._rank(encoded_queries, self._depth(options), allowed_sets)
+
             pages: list[SearchResult] = []
-            for i, query in enumerate(typed):
-                query_allowed = allowed_sets[i]
-                matching = self.document_count if query_allowed is None else len(query_allowed)
-                encoded = queries[i : i + 1]
-                pages.append(
-                    self._answer(
-                        self.retriever, query.text, encoded, rankings[i], matching, options
-                    )
+            for i, query in enumerate(typed_queries):
+                allowed_by_query = allowed_sets[i]
+                matching = self.document_count
+                if allowed_by_query is not None:
+                    matching = len(allowed_by_query)
+                # The encoded queries are a batch, and so is a slice with one of them.
+                encoded = encoded_queries[i : i + 1]
+                page = self._answer(
+                    self.retriever, query.text, encoded, rankings[i], matching, options
                 )
+                pages.append(page)
             return pages
 
     def search_like(self, document_id: str, options: QueryOptions) -> SearchResult:
@@ -330,11 +341,13 @@ class Searcher:
             # One more document is needed if the excluded document is in the ranking.
             depth += 1
         ranking: Ranking = []
-        if matching:
+        if matching > 0:
             (ranking,) = retriever.search_and_rerank(query, depth, allowed)
         if excluded is not None:
-            ranking = [entry for entry in ranking if entry[0] != excluded][: options.depth]
-            if allowed is None or excluded in allowed:
+            others = [entry for entry in ranking if entry[0] != excluded]
+            ranking = others[: options.depth]
+            meets_filters = allowed is None or excluded in allowed
+            if meets_filters:
                 matching -= 1
         return self._answer(retriever, text, query, ranking, matching, options)
 
@@ -345,10 +358,16 @@ class Searcher:
             require_boostable_fields(options.boosts, self._fields)
 
     def _parse(self, text: str, options: QueryOptions) -> ParsedQuery:
+        """Split the text of a query into words to search and conditions, such as phrases.
+
+        "-word" excludes a word. But if a document contains "-word" itself, it is probably the flag
+        of a command, such as `-rf`. Then it is searched like any other word.
+        """
         if not options.syntax:
             return ParsedQuery(text)
         parsed = parse_query(text)
-        if not any(condition.literal for condition in parsed.conditions):
+        has_words_with_dash = any(condition.literal for condition in parsed.conditions)
+        if not has_words_with_dash:
             return parsed
         flags = flags_among(
             parsed.conditions,
@@ -367,6 +386,8 @@ class Searcher:
             text: The query as the user typed it. If its last word is in quotes, it is finished.
             options: Options of the search.
         """
+        # A quotation mark at the end finishes the last word. It is not in the parsed text, so the
+        # two texts end differently.
         is_unfinished = options.prefix and query.text.endswith(text[-1:])
         searched_text = query.text
         if is_unfinished:
@@ -390,11 +411,13 @@ class Searcher:
         if index is None:
             return text
         unfinished = split_unfinished_word(text)
-        completions = index.complete(unfinished.word)
         analyzer = get_analyzer(index.language)
-        if not completions or any(map(index.knows, analyzer.whole_terms(unfinished.word))):
+        is_complete = any(index.knows(term) for term in analyzer.whole_terms(unfinished.word))
+        completions = index.complete(unfinished.word)
+        if is_complete or not completions:
             return text
-        document_id = index.first_document_with(completions[0])
+        stem = completions[0]
+        document_id = index.first_document_with(stem)
         if document_id is None:
             return text
 
@@ -403,7 +426,7 @@ class Searcher:
         beginning = fold_text(unfinished.word)
         for start, end, terms in analyzer.locate(document_text):
             word = document_text[start:end]
-            if completions[0] in terms and fold_text(word).startswith(beginning):
+            if stem in terms and fold_text(word).startswith(beginning):
                 return unfinished.finished_text + word
         return text
 
@@ -499,10 +522,12 @@ class Searcher:
         allowed = self.matching(filters)
         if not isinstance(expired, AllowedDocuments):
             return allowed
-        masks = [
-            mask & ~expired_mask
-            for (_, mask), (_, expired_mask) in zip(allowed.segments, expired.segments, strict=True)
-        ]
+        # A mask for each segment: the documents that meet the filter and are not expired.
+        masks: list[np.ndarray] = []
+        for i in range(len(self.views)):
+            _, allowed_mask = allowed.segments[i]
+            _, expired_mask = expired.segments[i]
+            masks.append(allowed_mask & ~expired_mask)
         return self._allow(masks)
 
     def _allow(self, masks: Sequence[np.ndarray]) -> AllowedDocuments:
@@ -541,7 +566,8 @@ class Searcher:
             rows = self.view_of(document_id).segment.rows.rows_of([document_id])
             best = self._best_passage(retriever, query, document_id)
             span = self._passage_span(document.text, best, len(rows))
-            passages.append(f"{document.title}\n{document.text[span.start : span.end]}".strip())
+            passage = document.text[span.start : span.end]
+            passages.append(f"{document.title}\n{passage}".strip())
         if not passages:
             return []
         return top_k_ranking(document_ids, reranker.score(text, passages), len(document_ids))
@@ -565,7 +591,10 @@ class Searcher:
             matching: Number of documents that meet the filters.
             options: Options of the search.
         """
-        reranker = self.reranker if options.rerank and text else None
+        # A vector has no text that a reranker could read.
+        reranker = None
+        if options.rerank and text:
+            reranker = self.reranker
         rerank_ms = None
         contributions: dict[str, list[TokenMatch]] = {}
         if reranker is not None:
@@ -576,7 +605,8 @@ class Searcher:
         if options.min_score is not None:
             ranking = [entry for entry in ranking if entry[1] >= options.min_score]
 
-        # If the ranking is shorter than asked for, it has all documents that the retriever finds.
+        # The total is the number of documents that a user could page through. If the ranking is
+        # shorter than asked for, it has all documents that the retriever finds.
         is_complete = reranker is not None or len(ranking) < self._depth(options)
         total = len(ranking) if is_complete else matching
         if reranker is not None:
@@ -591,9 +621,11 @@ class Searcher:
             ranking = sort_ranking(ranking, options.sort, self.field_values_of)
         if options.group_by is not None:
             ranking = group_ranking(ranking, options.group_by, self.field_values_of)
-        if options.diversity and not options.sort:
+        # If the user sorts by fields, that order stays.
+        if options.diversity > 0 and not options.sort:
             ranking = self._diversify(ranking, options.diversity)
         if options.reorders:
+            # Only documents of the window were reordered, so there are no pages beyond them.
             total = len(ranking)
 
         page = ranking[options.offset : options.offset + options.k]
@@ -632,12 +664,12 @@ class Searcher:
 
         boosted: Ranking = []
         for i, document_id in enumerate(document_ids):
-            added = [addition[i] for addition in additions]
-            boosted.append((document_id, scores[i] + sum(added)))
-            own_score = TokenMatch(self.generation.retriever, scores[i])
-            parts = contributions.setdefault(document_id, [own_score])
-            for boost, weight in zip(options.boosts, added, strict=True):
-                parts.append(TokenMatch(f"boost {boost.field}", weight))
+            score_before = TokenMatch(self.generation.retriever, scores[i])
+            score_parts = contributions.setdefault(document_id, [score_before])
+            amounts = [addition[i] for addition in additions]
+            for boost, amount in zip(options.boosts, amounts, strict=True):
+                score_parts.append(TokenMatch(f"boost {boost.field}", amount))
+            boosted.append((document_id, scores[i] + sum(amounts)))
         boosted.sort(key=lambda entry: (-entry[1], entry[0]))
         return boosted
 
@@ -659,10 +691,11 @@ class Searcher:
         else:
             documents = self.documents(document_ids)
             analyzer = get_analyzer(self.retriever.language)
-            term_sets = [
-                frozenset(analyzer.analyze(f"{documents[name].title} {documents[name].text}"))
-                for name in document_ids
-            ]
+            term_sets: list[frozenset[str]] = []
+            for document_id in document_ids:
+                document = documents[document_id]
+                terms = analyzer.analyze(f"{document.title} {document.text}")
+                term_sets.append(frozenset(terms))
             similarities = term_similarities(term_sets)
         return diversify(ranking, similarities, diversity)
 
@@ -708,6 +741,7 @@ class Searcher:
 
     @cached_property
     def _fields(self) -> CollectionFields:
+        """Fields of all live documents, to which filters are applied."""
         # The import is inside because it takes time and most searches have no filter.
         from model_code.collection.segments.filters import CollectionFields
 
@@ -716,6 +750,7 @@ class Searcher:
 
     @cached_property
     def _document_ids(self) -> Set[str]:
+        """Ids of all live documents."""
         document_ids: set[str] = set()
         for view in self.views:
             document_ids.update(view.document_ids())
@@ -769,7 +804,8 @@ class Searcher:
             rank: Rank of the hit, from 1. The first hits are at least `SHOWN_HITS` and at most
                 `MAX_FEEDBACK_RANK`.
         """
-        depth = min(max(rank, SHOWN_HITS), MAX_FEEDBACK_RANK)
+        depth = max(rank, SHOWN_HITS)
+        depth = min(depth, MAX_FEEDBACK_RANK)
         solved_query = self._solved_query(text, document_id)
         if solved_query is not None and solved_query.rank_before > depth:
             return True
@@ -908,12 +944,15 @@ class Searcher:
         boosts.
         """
         is_reranked = any(parts[0].token == RERANKER for parts in contributions.values())
-        if is_reranked or (contributions and not retriever.can_explain):
+        is_boosted_only = bool(contributions) and not retriever.can_explain
+        if is_reranked or is_boosted_only:
             return [contributions[document_id] for document_id in document_ids]
         shares = retriever.explain_all(text, query, document_ids)
         for document_id, tokens in zip(document_ids, shares, strict=True):
-            # The first contribution is the whole score of the retriever. `tokens` has its parts.
-            tokens.extend(contributions.get(document_id, [])[1:])
+            # The first contribution is the whole score of the retriever, and `tokens` has its
+            # parts. So only the boosts are added.
+            boost_parts = contributions.get(document_id, [])[1:]
+            tokens.extend(boost_parts)
         return shares
 
     def _make_hit(
@@ -979,7 +1018,9 @@ class Searcher:
         if passages <= 1 or not self.generation.manifest["text"]:
             return whole_text
         spans = self.generation.text.passage_spans(text)
-        return spans[passage] if len(spans) == passages else whole_text
+        if len(spans) != passages:
+            return whole_text
+        return spans[passage]
 
 
 def spread_runs(ids: Sequence[str], runs: int, length: int) -> list[str]:
@@ -993,11 +1034,13 @@ def spread_runs(ids: Sequence[str], runs: int, length: int) -> list[str]:
     >>> spread_runs("abcdefghij", runs=2, length=2)
     ['a', 'b', 'f', 'g']
     """
+    # Runs must not overlap if there are few ids.
     step = max(length, len(ids) // runs)
-    chosen: list[str] = []
-    for start in range(0, len(ids), step)[:runs]:
-        chosen.extend(ids[start : start + length])
-    return chosen
+    starts = range(0, len(ids), step)[:runs]
+    sample: list[str] = []
+    for start in starts:
+        sample.extend(ids[start : start + length])
+    return sample
 
 
 def _open_current(live: Path, retriever: str, loaded: Mapping[int, LoadedSegment]) -> Searcher:

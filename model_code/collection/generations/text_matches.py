@@ -40,16 +40,19 @@ def documents_meeting(
     # read for the conditions that exclude words.
     for condition in sorted(conditions, key=lambda condition: condition.is_excluded):
         matcher = ConditionMatcher(condition, language)
+        # The documents that can contain the words. Only their texts are read.
         candidates = remaining
         if keyword_index is not None:
             candidates = remaining & keyword_index.documents_with(matcher.terms)
-        meeting = {
-            document_id
-            for document_id, title, text in _read_texts(views, candidates)
-            if matcher.meets(title, text)
-        }
+        meeting: set[str] = set()
+        for document_id, title, text in _read_texts(views, candidates):
+            if matcher.meets(title, text):
+                meeting.add(document_id)
+
         if condition.is_excluded:
-            remaining = remaining - (candidates - meeting)
+            # A document that is no candidate lacks the word, so it meets the condition, too.
+            failing = candidates - meeting
+            remaining = remaining - failing
         else:
             remaining = meeting
     return remaining

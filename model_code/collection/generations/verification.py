@@ -61,13 +61,17 @@ def verify_searchable(
             The message names the first such document.
     """
     changed = [*applied.added, *applied.updated, *applied.solved_again]
+    # The segments that hold each changed or deleted document.
     owners: dict[str, list[SegmentView]] = {}
     for document_id in (*applied.deleted, *changed):
         owners[document_id] = [view for view in searcher.views if document_id in view]
 
-    _refuse([key for key in applied.deleted if owners[key]], "deleted, but still there")
-    _refuse([key for key in changed if not owners[key]], "added, but in no part")
-    _refuse([key for key in changed if len(owners[key]) > 1], "in two parts")
+    not_deleted = [document_id for document_id in applied.deleted if owners[document_id]]
+    not_added = [document_id for document_id in changed if not owners[document_id]]
+    doubled = [document_id for document_id in changed if len(owners[document_id]) > 1]
+    _refuse(not_deleted, "deleted, but still there")
+    _refuse(not_added, "added, but in no part")
+    _refuse(doubled, "in two parts")
     _verify_document_count(searcher, applied)
     if searcher.base.retriever.dense is None:
         _verify_word_scores(searcher, changed)
@@ -79,11 +83,13 @@ def verify_searchable(
     verified = {document_id: owners[document_id][0] for document_id in changed}
     verified.update(unchanged)
     missed = _missed_documents(searcher, verified)
-    _refuse([key for key in missed if key not in unchanged], "not found by its own vector")
+    missed_changes = [document_id for document_id in missed if document_id not in unchanged]
+    _refuse(missed_changes, "not found by its own vector")
     _refuse(missed, "older, and no longer found by its own vector")
 
 
 def _verify_document_count(searcher: Searcher, applied: ApplyResult) -> None:
+    """Raise an error unless the number of documents changed by the additions and deletions."""
     total = sum(view.documents for view in searcher.views)
     difference = len(applied.added) - len(applied.deleted)
     if total != applied.before + difference:
@@ -103,10 +109,11 @@ def _missed_documents(searcher: Searcher, owners: Mapping[str, SegmentView]) -> 
     Raises:
         FreshetError: If a vector is not finite, or a new vector is zero.
     """
-    new_segments = [
-        view for view in searcher.views if view.segment.number == searcher.generation.number
-    ]
-    if not owners or not new_segments:
+    new_segment = None
+    for view in searcher.views:
+        if view.segment.number == searcher.generation.number:
+            new_segment = view
+    if not owners or new_segment is None:
         return []
 
     vectors = first_vectors(owners)
@@ -115,17 +122,17 @@ def _missed_documents(searcher: Searcher, owners: Mapping[str, SegmentView]) -> 
     for document_id, vector in vectors.items():
         if not np.isfinite(vector).all():
             not_finite.append(document_id)
-        if owners[document_id] in new_segments and not vector.any():
+        if owners[document_id] is new_segment and not vector.any():
             empty.append(document_id)
     _refuse(not_finite, "not finite")
     _refuse(empty, "of an empty vector")
 
     queries = np.stack(list(vectors.values()))
-    rankings = new_segments[0].segment.dense.search_encoded(queries, 1)
+    rankings = new_segment.segment.dense.search_encoded(queries, 1)
     missed: list[str] = []
     for (document_id, vector), ranking in zip(vectors.items(), rankings, strict=True):
         owner = owners[document_id]
-        in_searched_segment = owner in new_segments
+        in_searched_segment = owner is new_segment
         if not _is_found(searcher, document_id, vector, ranking, owner, in_searched_segment):
             missed.append(document_id)
     return missed
@@ -143,7 +150,8 @@ def first_vectors(owners: Mapping[str, SegmentView]) -> dict[str, np.ndarray]:
         document_ids = [document_id for document_id, owner in owners.items() if owner is view]
         # Rows are read backwards. So the first row of a document overwrites its other rows.
         for row in reversed(index.ids.rows_of(document_ids).tolist()):
-            vectors[index.ids.document_ids[row]] = index.vectors[row]
+            document_id = index.ids.document_ids[row]
+            vectors[document_id] = index.vectors[row]
     return {document_id: vectors[document_id] for document_id in owners}
 
 
@@ -181,7 +189,8 @@ def _is_found(
 
     # This is the score of the document up to rounding. It decides most cases without a search.
     squared_norm = float(query.astype(np.float64) @ query)
-    if not in_searched_segment and best_score < squared_norm - SCORE_TOLERANCE * abs(squared_norm):
+    lowest_own_score = squared_norm * (1 - SCORE_TOLERANCE)
+    if not in_searched_segment and best_score < lowest_own_score:
         return True
 
     dense = owner.segment.dense
@@ -195,8 +204,9 @@ def _is_found(
 
     winner_index = searcher.view_of(winner).segment.dense.index
     winner_rows = winner_index.ids.rows_of([winner])
-    longest = max(float(np.linalg.norm(winner_index.vectors[row])) for row in winner_rows)
-    return longest > float(np.linalg.norm(query)) * (1 + ROUNDING_TOLERANCE)
+    winner_norm = max(float(np.linalg.norm(winner_index.vectors[row])) for row in winner_rows)
+    query_norm = float(np.linalg.norm(query))
+    return winner_norm > query_norm * (1 + ROUNDING_TOLERANCE)
 
 
 def _verify_word_scores(searcher: Searcher, changed: Sequence[str]) -> None:
@@ -228,16 +238,20 @@ def _sample_documents(
     Returns:
         The segment of each drawn document, by document id, in ascending order of the ids.
     """
-    row_documents = [view.segment.rows.document_ids for view in views]
-    row_ends = np.cumsum([len(documents) for documents in row_documents])
+    # The passages of all segments are numbered one after the other.
+    sizes = np.array([len(view.segment.rows) for view in views])
+    ends = np.cumsum(sizes)
+    starts = ends - sizes
+    passages = np.random.default_rng(seed).integers(0, ends[-1], number)
+
     drawn: dict[str, SegmentView] = {}
-    rows = np.random.default_rng(seed).integers(0, row_ends[-1], number)
-    for row in rows.tolist():
-        position = int(np.searchsorted(row_ends, row, side="right"))
-        # The difference is negative: it counts the passages of the segment from its end.
-        document_id = row_documents[position][row - row_ends[position]]
-        if document_id not in views[position].removed and document_id not in excluded:
-            drawn[document_id] = views[position]
+    for passage in passages.tolist():
+        # The segment of a passage is the first one that ends after it.
+        position = int(np.searchsorted(ends, passage, side="right"))
+        view = views[position]
+        document_id = view.segment.rows.document_ids[passage - starts[position]]
+        if document_id not in view.removed and document_id not in excluded:
+            drawn[document_id] = view
     return dict(sorted(drawn.items()))
 
 
