@@ -59,8 +59,11 @@ def open_build(
     store = GenerationStore(project.live, retriever)
     with file_lock(project.live / WRITER_LOCK):
         ledger = open_ledger_if_exists(project, retriever)
+        # An earlier writer may have been killed, so its work is completed first. This opens the
+        # ledger, which must not be created here if the project has none.
         if store.current_number() is not None:
-            if ledger is not None or has_ledger_position(store.current()):
+            uses_ledger = ledger is not None or has_ledger_position(store.current())
+            if uses_ledger:
                 LiveIndex(project, retriever).recover()
 
         cursor = _build_cursor(ledger, snapshot)
@@ -157,7 +160,9 @@ def _apply_and_publish(
             return apply_pending(builder, cursor, pending).generation
 
     current_number = store.current_number()
-    if current_number is not None and opened.number < current_number:
+    is_older = current_number is not None and opened.number < current_number
+    if is_older:
+        # The number of the current generation only rises, so the older one gets a new number.
         return store.publish_again(opened, cursor, {})
     opened.verify_all()
     return store.set_current(opened)

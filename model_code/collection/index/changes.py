@@ -33,7 +33,7 @@ from model_code.corpus.clean_rows import (
 )
 from model_code.corpus.cleaning import is_possible_id, text_key
 from model_code.corpus.reading_notes import note_lines, refusal_note
-from model_code.corpus.rows import printable
+from model_code.corpus.rows import Rejection, printable
 from model_code.corpus.sources.document_files import is_document_file
 from model_code.corpus.sources.file_names import escape_name, is_usable_id, refuse_name
 from model_code.errors import FreshetError
@@ -98,6 +98,23 @@ class ChangeReport:
         has_accepted_rows = bool(self.unchanged or self.changed or self.waiting)
         return bool(self.rejected) and not has_accepted_rows
 
+    def add_rejection(self, file: str, rejection: Rejection) -> None:
+        """Add a refused row.
+
+        Args:
+            file: Name of the file, or of another origin such as a command.
+            rejection: The row, with the reason.
+        """
+        entry: dict[str, Any] = {"file": file}
+        entry.update(vars(rejection))
+        self.rejected.append(entry)
+
+    def add_ignored(self, sentence: str) -> None:
+        """Add a sentence about files that git ignores. Nothing is added if it is empty."""
+        if self.ignored and sentence:
+            self.ignored += "; "
+        self.ignored += sentence
+
     def mark_as_waiting(self) -> None:
         """Move all changed documents to `waiting`: their changes are not searchable yet."""
         self.waiting = self.changed
@@ -118,11 +135,11 @@ class ChangeReport:
             "merged": len(self.merged),
         }
         parts = [f"{number:,} {name}" for name, number in counts.items() if number]
-        line = ", ".join(parts) or "nothing to do: no document was found"
+        headline = ", ".join(parts) or "nothing to do: no document was found"
         if self.generation is not None:
-            line += f" (generation {self.generation})"
+            headline += f" (generation {self.generation})"
 
-        lines = [line]
+        lines = [headline]
         if self.refined is not None:
             lines.append(f"  {self.refined.sentence()}")
         lines.extend(_rejection_line(row) for row in self.rejected)
@@ -168,6 +185,7 @@ class _Duplicates:
 
     @cached_property
     def _known_ids(self) -> Collection[str]:
+        """Ids of all documents after all recorded changes."""
         return self._index.content_hashes().keys()
 
     @cached_property
@@ -190,9 +208,13 @@ class _Duplicates:
         locations: list[str] = []
         for document, location in zip(rows.documents, rows.locations, strict=True):
             document_id = document.document_id
+            # The compared part is "title" or "text". An empty one has an empty key, and equals
+            # none.
             key = text_key(getattr(document, self._compared_part))
+            is_new = document_id not in self._known_ids
             kept_id = document_id
-            if key and document_id not in self._known_ids:
+            if key and is_new:
+                # This is the id of the first document with this key, or of this one.
                 kept_id = self._kept_ids.setdefault(key, document_id)
             if kept_id == document_id:
                 documents.append(document)
@@ -239,7 +261,7 @@ def add_files(
         documents.extend(rows.documents)
         report.notes.extend(rows.notes)
         for rejection in rows.rejected:
-            report.rejected.append({"file": named_file.name, **vars(rejection)})
+            report.add_rejection(named_file.name, rejection)
             if is_document_file(named_file.path):
                 refusals.append(refusal_note(named_file.name, rejection.reason))
 
@@ -252,8 +274,8 @@ def add_files(
         return report
 
     receipts = [index.receive(rows, name) for name, rows in batches]
-    note_files = [file.name for file in named_files]
-    update_reading_notes(index.project, note_files, [*report.notes, *refusals])
+    file_names = [file.name for file in named_files]
+    update_reading_notes(index.project, file_names, [*report.notes, *refusals])
     apply_changes(index, report, receipts)
     return report
 
@@ -275,7 +297,7 @@ def delete_documents(
 
     report = ChangeReport(deleted=expected["deleted"])
     for rejection in receipt.rejected:
-        report.rejected.append({"file": source, **vars(rejection)})
+        report.add_rejection(source, rejection)
     report.unchanged = receipt.received - len(report.rejected) - len(report.deleted)
     apply_changes(index, report, [receipt])
     return report
@@ -299,11 +321,12 @@ def delete_matching(
         return ChangeReport(deleted=list(index.matching_versions(filters)))
     matched, receipt = index.remove_matching(filters, source)
     report = ChangeReport()
-    refused: set[str | None] = set()
+    # A removal is refused if another writer changed the document after it was matched.
+    refused_ids: set[str | None] = set()
     for rejection in receipt.rejected:
-        refused.add(rejection.document_id)
-        report.rejected.append({"file": source, **vars(rejection)})
-    report.deleted = [document_id for document_id in matched if document_id not in refused]
+        refused_ids.add(rejection.document_id)
+        report.add_rejection(source, rejection)
+    report.deleted = [document_id for document_id in matched if document_id not in refused_ids]
     apply_changes(index, report, [receipt])
     return report
 
@@ -324,24 +347,33 @@ def update_partially(
         name = "standard input" if file == STANDARD_INPUT else _printable_name(file.name)
         with _readable_file(file, suffix) as path:
             rows = list(read_file(path, name, index.settings.columns))
-        located = locate_rows(rows, index.settings.columns, name)
-        ids = {document_id for row in located if (document_id := possible_id(row)) is not None}
-        before = _versions(index, ids)
+        document_ids: set[str] = set()
+        for row in locate_rows(rows, index.settings.columns, name):
+            document_id = possible_id(row)
+            if document_id is not None:
+                document_ids.add(document_id)
+
+        before = _versions(index, document_ids)
         receipt = index.receive_partial(rows, name)
-        after = _versions(index, ids)
+        after = _versions(index, document_ids)
 
         receipts.append(receipt)
-        report.updated.extend(sorted(name for name in after if after[name] != before.get(name)))
+        for document_id in sorted(after):
+            if after[document_id] != before.get(document_id):
+                report.updated.append(document_id)
         report.unchanged += receipt.unchanged
         for rejection in receipt.rejected:
-            report.rejected.append({"file": name, **vars(rejection)})
+            report.add_rejection(name, rejection)
     apply_changes(index, report, receipts)
     return report
 
 
 def _versions(index: LiveIndex, document_ids: Collection[str]) -> dict[str, str]:
-    documents = index.present_documents(document_ids)
-    return {name: document.content_hash for name, document in documents.items()}
+    """Return the content hashes of documents after all recorded changes, by document id."""
+    versions: dict[str, str] = {}
+    for document_id, document in index.present_documents(document_ids).items():
+        versions[document_id] = document.content_hash
+    return versions
 
 
 @contextmanager
@@ -406,9 +438,11 @@ def apply_changes(
         applied = index.apply()
         maintenance = BackgroundMaintenance(index.project, {index.retriever: index}.get)
         report.behind = maintenance.run_all(except_retriever=index.retriever)
-        generation = (applied or index).generation.number
+        current = index.generation if applied is None else applied.generation
+        generation = current.number
 
     if generation is None:
+        # The changes are recorded, but no generation contains them yet.
         report.mark_as_waiting()
         generation = index.generation.number
     else:
@@ -451,21 +485,23 @@ def _name_files(index: LiveIndex, file: Path, report: ChangeReport) -> Iterator[
         folder = FolderSource(folder_settings, path)
         document_paths = folder.files.values()
         report.notes.extend(list_unread_files(folder))
-        report.ignored = "; ".join(filter(None, (report.ignored, describe_ignored_files(folder))))
+        report.add_ignored(describe_ignored_files(folder))
 
     corpus_folder = None
     if settings.path:
-        corpus_folder = (index.project.root / settings.path).resolve()
+        configured_folder = (index.project.root / settings.path).resolve()
+        if configured_folder.is_dir():
+            corpus_folder = configured_folder
     for document_path in document_paths:
         base = path if path.is_dir() else path.parent
-        if corpus_folder is not None and corpus_folder.is_dir():
-            if document_path.is_relative_to(corpus_folder):
-                base = corpus_folder
+        if corpus_folder is not None and document_path.is_relative_to(corpus_folder):
+            base = corpus_folder
         name = document_path.relative_to(base).as_posix()
         yield _NamedFile(escape_name(name), document_path, is_usable_id(name))
 
 
 def _printable_name(name: str) -> str:
+    """Return a file name with escapes for characters that a ledger cannot store, at full length."""
     return printable(name, len(name))
 
 
@@ -505,7 +541,9 @@ def _read_rows(index: LiveIndex, file: _NamedFile, suffix: str, only_known: bool
 
     columns = index.settings.columns
     rows = index.clean_rows(read_file(file.path, file.name, columns), file.name, only_known)
-    if rows.refused and not rows.documents:
+    is_all_refused = bool(rows.refused) and not rows.documents
+    if is_all_refused:
+        # The reason is probably that the columns have other names. One error says so at once.
         require_known_columns(file.path, file.name, columns)
     return rows
 
@@ -520,6 +558,7 @@ def _merge_lines(merged: Mapping[str, str]) -> Iterator[str]:
 
 
 def _rejection_line(row: Mapping[str, Any]) -> str:
+    """Return a line about a refused row, given an entry of `ChangeReport.rejected`."""
     location = ""
     if row["row"] is not None:
         location = f"{row['file']}:{row['row']}  "

@@ -56,36 +56,41 @@ def take_conditions(
     """
     documents: list[Document] = []
     rejected = list(rows.rejected)
-    expected: dict[str, tuple[str | None, int]] = {}
+    # The version that each document must have, and the number of the row that requires it. The
+    # version None requires that the document does not exist.
+    required: dict[str, tuple[str | None, int]] = {}
     explicit: set[str] = set()
     for document, location in zip(rows.documents, rows.locations, strict=True):
         number = row_number(location) or 1
         document_id = document.document_id
         if document_id in versions:
-            expected[document_id] = (versions[document_id], number)
-        if IF_VERSION in document.fields:
-            fields = dict(document.fields)
-            version = fields.pop(IF_VERSION)
-            if not isinstance(version, str) or not version:
-                reason = (
-                    f"wrong type: {IF_VERSION} is {version!r}; it must be the version of a "
-                    f"document or {ABSENT!r}"
-                )
-                rejected.append(Rejection(number, document_id, reason))
-                continue
-            required_version = None if version == ABSENT else version
-            expected[document_id] = (required_version, number)
-            explicit.add(document_id)
-            document = replace(document, fields=fields)
-        documents.append(document)
+            required[document_id] = (versions[document_id], number)
+        if IF_VERSION not in document.fields:
+            documents.append(document)
+            continue
+
+        fields = dict(document.fields)
+        version = fields.pop(IF_VERSION)
+        if not isinstance(version, str) or not version:
+            reason = (
+                f"wrong type: {IF_VERSION} is {version!r}; it must be the version of a "
+                f"document or {ABSENT!r}"
+            )
+            rejected.append(Rejection(number, document_id, reason))
+            continue
+        required_version = None if version == ABSENT else version
+        required[document_id] = (required_version, number)
+        explicit.add(document_id)
+        documents.append(replace(document, fields=fields))
 
     # The files of the generation are only read if there are versions to compare.
     base_versions: Mapping[str, str] = {}
-    if expected:
-        base_versions = read_base_versions(expected.keys())
+    if required:
+        base_versions = read_base_versions(required.keys())
     conditions: dict[str, VersionCondition] = {}
-    for document_id, (version, number) in expected.items():
-        conditions[document_id] = VersionCondition(version, base_versions.get(document_id), number)
+    for document_id, (version, number) in required.items():
+        base_version = base_versions.get(document_id)
+        conditions[document_id] = VersionCondition(version, base_version, number)
     return ConditionalRows(tuple(documents), tuple(rejected), conditions, frozenset(explicit))
 
 
@@ -118,29 +123,41 @@ def merge_rows(
         A complete row for each row.
     """
     merged: list[Row | RefusedRow] = []
+    # The values of each document after the rows that were read so far.
     values_by_id: dict[str, dict[str, Any]] = {}
-    for name, document in present.items():
+    for document_id, document in present.items():
         values = document.payload
-        values["id"] = name
-        values_by_id[name] = values
+        values["id"] = document_id
+        values_by_id[document_id] = values
 
-    for row, document_id in zip(rows, ids, strict=True):
-        if isinstance(row, RefusedRow) or document_id not in values_by_id:
+    for row, row_id in zip(rows, ids, strict=True):
+        if isinstance(row, RefusedRow) or row_id not in values_by_id:
             merged.append(_with_text(row))
             continue
-        values = dict(values_by_id[document_id])
-        fields = dict(values["fields"])
-        for key, value in row.values.items():
-            if key == "fields":
-                fields.update(value)
-            elif value is None and key in ("date", "queries"):
-                values.pop(key, None)
-            else:
-                values[key] = value
-        values["fields"] = {key: value for key, value in fields.items() if value is not None}
-        values_by_id[document_id] = values
+        values = _merge_values(values_by_id[row_id], row.values)
+        values_by_id[row_id] = values
         merged.append(replace(row, values=values))
     return merged
+
+
+def _merge_values(present: Mapping[str, Any], partial: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a document after a partial row.
+
+    Args:
+        present: All values of the document. The value of the key "fields" is a mapping.
+        partial: Values of the row. None removes the date, the queries, or a single field.
+    """
+    values = dict(present)
+    fields = dict(present["fields"])
+    for key, value in partial.items():
+        if key == "fields":
+            fields.update(value)
+        elif value is None and key in ("date", "queries"):
+            values.pop(key, None)
+        else:
+            values[key] = value
+    values["fields"] = {name: value for name, value in fields.items() if value is not None}
+    return values
 
 
 def _with_text(row: Row | RefusedRow) -> Row | RefusedRow:
@@ -151,7 +168,9 @@ def _with_text(row: Row | RefusedRow) -> Row | RefusedRow:
     """
     if isinstance(row, RefusedRow) or "text" in row.values:
         return row
-    return replace(row, values={**row.values, "text": "-"})
+    values = dict(row.values)
+    values["text"] = "-"
+    return replace(row, values=values)
 
 
 def join_receipts(receipts: Sequence[Receipt]) -> Receipt:

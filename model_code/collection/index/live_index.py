@@ -64,7 +64,7 @@ from model_code.collection.segments.documents import INDEX, document_from_row
 from model_code.corpus.clean_rows import CleanRows, RawRow, clean_rows, locate_rows
 from model_code.corpus.cleaning import is_possible_id
 from model_code.corpus.known_queries import query_hash
-from model_code.corpus.rows import Rejection, printable
+from model_code.corpus.rows import RefusedRow, Rejection, Row, printable
 from model_code.corpus.settings import CorpusSettings
 from model_code.errors import FreshetError
 from model_code.files import MANIFEST, read_json
@@ -274,37 +274,40 @@ class LiveIndex:
             FreshetError: If other writers changed a document in each of `MAX_PARTIAL_ATTEMPTS`
                 attempts.
         """
-        located = list(locate_rows(rows, self.settings.columns, source))
+        remaining = list(locate_rows(rows, self.settings.columns, source))
         receipts: list[Receipt] = []
         for _ in range(MAX_PARTIAL_ATTEMPTS):
-            ids = [possible_id(row) for row in located]
-            present = self.present_documents({name for name in ids if name is not None})
-            merged = merge_rows(located, ids, present)
+            ids = [possible_id(row) for row in remaining]
+            present = self.present_documents({row_id for row_id in ids if row_id is not None})
+            merged = merge_rows(remaining, ids, present)
             cleaned = clean_rows(merged, self.settings, source)
             restricted = cleaned.restricted_to(set(present), UNKNOWN_DOCUMENT)
             versions = {name: document.content_hash for name, document in present.items()}
             conditional = take_conditions(restricted, self.base_versions, versions)
             receipt = self.record(conditional.documents, source, (), None, conditional.conditions)
-            conflicting = {
-                rejection.document_id
-                for rejection in receipt.rejected
-                if rejection.document_id not in conditional.explicit
-            }
-            final = [
-                rejection
-                for rejection in receipt.rejected
-                if rejection.document_id not in conflicting
-            ]
-            rejected = (*conditional.rejected, *final)
+
+            # A row is rejected if its document was changed meanwhile. If the row itself names a
+            # version, that is final. Otherwise the row is applied again to the changed document.
+            rejected = list(conditional.rejected)
+            conflicting_ids: set[str | None] = set()
+            for rejection in receipt.rejected:
+                if rejection.document_id in conditional.explicit:
+                    rejected.append(rejection)
+                else:
+                    conflicting_ids.add(rejection.document_id)
             accepted = receipt.received - len(receipt.rejected)
-            receipts.append(
-                Receipt(accepted + len(rejected), receipt.unchanged, rejected, receipt.events)
-            )
-            located = [row for row, name in zip(located, ids, strict=True) if name in conflicting]
-            if not located:
+            received = accepted + len(rejected)
+            receipts.append(Receipt(received, receipt.unchanged, tuple(rejected), receipt.events))
+
+            conflicting_rows: list[Row | RefusedRow] = []
+            for row, row_id in zip(remaining, ids, strict=True):
+                if row_id in conflicting_ids:
+                    conflicting_rows.append(row)
+            remaining = conflicting_rows
+            if not remaining:
                 return join_receipts(receipts)
         raise FreshetError(
-            f"{len(located)} documents were changed by others {MAX_PARTIAL_ATTEMPTS} times while "
+            f"{len(remaining)} documents were changed by others {MAX_PARTIAL_ATTEMPTS} times while "
             "they were updated; try again"
         )
 
@@ -320,14 +323,22 @@ class LiveIndex:
         require(bool(filters), "the filter is empty, so that it matches every document; name one")
         condition = parse_filters(filters)
         matching = set(self.builder.searcher.matching(filters))
-        versions = self.content_hashes()
+        # The hashes are read before the pending events. If another writer changes a document in
+        # between, its hash is outdated, so that a removal by this version is refused.
+        hashes = self.content_hashes()
         if self.ledger_if_exists is not None:
+            # A pending event replaces the content that the search has compared.
             for event in self.ledger_view.pending().changes:
                 matching.discard(event.document_id)
                 document = event.document
                 if document is not None and matches_fields(condition, document_fields(document)):
                     matching.add(event.document_id)
-        return {name: versions[name] for name in sorted(matching) if name in versions}
+
+        versions: dict[str, str] = {}
+        for document_id in sorted(matching):
+            if document_id in hashes:
+                versions[document_id] = hashes[document_id]
+        return versions
 
     def remove_matching(self, filters: Filters, source: str) -> tuple[list[str], Receipt]:
         """Record removals of the documents that match filters; see `matching_versions`.
@@ -360,15 +371,20 @@ class LiveIndex:
         expired = self.builder.searcher.expired_documents()
         if not expired:
             return None
-        hashes = self.content_hashes()
-        versions = {name: hashes[name] for name in sorted(expired) if name in hashes}
-        # A document that was changed or removed meanwhile is left out. Its new content may not be
+
+        # A document that a pending event changes or removes is left out. Its new content may not be
         # expired.
-        unchanged = self.base_versions(versions)
-        due = {name: version for name, version in versions.items() if unchanged[name] == version}
-        if not due:
+        hashes = self.content_hashes()
+        searched_hashes = self.base_versions(expired)
+        versions: dict[str, str] = {}
+        for document_id in sorted(expired):
+            content_hash = hashes.get(document_id)
+            if content_hash is not None and content_hash == searched_hashes.get(document_id):
+                versions[document_id] = content_hash
+        if not versions:
             return None
-        return self.remove(due, EXPIRY_SOURCE, due)
+        # Naming the versions also refuses a removal if another writer changes a document now.
+        return self.remove(versions, EXPIRY_SOURCE, versions)
 
     def record(
         self,
@@ -549,15 +565,19 @@ class LiveIndex:
         Returns:
             Whether events were recorded.
         """
-        if pending.position != self.ledger.position():
+        reaches_end = pending.position == self.ledger.position()
+        if not reaches_end:
             return False
+
+        # The queries that a pending event solves each document for already. A later change of the
+        # document makes such an event void.
         last_changes: dict[str, Change] = {}
         recorded: dict[str, frozenset[str]] = {}
         for event in pending.events:
             if event.kind == EventKind.SOLVE:
                 recorded[event.document_id] = event.solved_queries
             else:
-                last_changes[event.document_id] = event.document or Remove(event.document_id)
+                last_changes[event.document_id] = _change_of(event)
                 recorded.pop(event.document_id, None)
 
         missing: dict[str, frozenset[str]] = {}
@@ -589,19 +609,19 @@ class LiveIndex:
             documents = self.builder.searcher.documents(document_ids)
             if not documents:
                 return self.generation
-            changes = [documents[document_id] for document_id in sorted(documents)]
             solve_for: dict[str, frozenset[str]] = {}
             for solved in solved_documents(self.generation):
                 if solved.document_id in documents:
                     hashes = {query_hash(query.text) for query in solved.queries}
                     solve_for[solved.document_id] = frozenset(hashes)
             applied = self.builder.apply(
-                changes,
-                ledger_view.cursor,
-                {"solved_again": len(changes)},
-                verify_searchable,
-                documents.keys(),
-                solve_for,
+                changes=[documents[document_id] for document_id in sorted(documents)],
+                cursor=ledger_view.cursor,
+                provenance={"solved_again": len(documents)},
+                guard=verify_searchable,
+                # The contents are unchanged, but the documents must be written again.
+                rewritten=documents.keys(),
+                solve_for=solve_for,
             )
             return applied.generation
 
@@ -664,19 +684,21 @@ class LiveIndex:
 
         with self._lock_for_change() as ledger_view:
             current = self.generation
-            target_generation = self.store.read(number)
-            if target_generation.number == current.number:
+            earlier = self.store.read(number)
+            if earlier.number == current.number:
                 return current
 
-            target_generation.verify_all()
+            earlier.verify_all()
             target = RevertTarget(
-                self.retriever,
-                number,
-                target_generation.cursor,
-                current.number,
-                ledger_view.cursor,
-                partial(read_contents, target_generation),
+                retriever=self.retriever,
+                generation=number,
+                cursor=earlier.cursor,
+                current=current.number,
+                current_cursor=ledger_view.cursor,
+                contents=partial(read_contents, earlier),
             )
+            # If this process is killed after the ledger has the revert, `_lock_for_change` of the
+            # next one completes it.
             event = self.ledger.revert(target)
             return self._publish_reverted(number, event)
 
@@ -729,6 +751,7 @@ class LiveIndex:
             event: Id of the revert's event. The new generation contains all events up to it.
         """
         generation = self.store.read(number)
+        # If the generation comes from another ledger, its event ids mean nothing in this one.
         trained = 0
         if self.ledger.mismatch(generation.cursor.position) is None:
             trained = generation.cursor.trained
@@ -757,11 +780,14 @@ class LiveIndex:
             current = self.generation
             cursor = require_matching_ledger(ledger, current)
 
-            # A revert is unfinished if the current generation does not contain its event.
             last_revert = ledger.last_revert()
-            if last_revert is not None and last_revert.id > cursor.position.event:
+            if last_revert is not None:
+                # The process that recorded the revert was killed if the generation which was
+                # current then is still current, and does not contain the revert.
                 is_of_retriever = last_revert.retriever == self.retriever
-                if is_of_retriever and last_revert.current == current.number:
+                was_current = last_revert.current == current.number
+                is_contained = last_revert.id <= cursor.position.event
+                if is_of_retriever and was_current and not is_contained:
                     generation = self._publish_reverted(last_revert.generation, last_revert.id)
                     cursor = generation.cursor
             yield ledger.view_at(cursor)
@@ -795,6 +821,10 @@ def make_generation_builder(
 
 
 def _make_builder(project: Project, retriever: str, opened: Generation | None) -> GenerationBuilder:
+    """Create the builder that suits the settings and the retriever; see `make_generation_builder`.
+
+    A retriever that learns vectors of documents needs another kind of IncDSI than a fusion.
+    """
     settings = project.settings("additions", AdditionSettings)
     folder = additions_folder(project)
     if not settings.refine:
@@ -819,8 +849,8 @@ def learns_documents(generation: Generation) -> bool:
 
     An example is the kind `dsi`.
     """
-    index = generation.sibling(generation.base) / INDEX
-    kind = read_json(index / MANIFEST)["kind"]
+    base_index = generation.sibling(generation.base) / INDEX
+    kind = read_json(base_index / MANIFEST)["kind"]
     return kind in TRAINED_KINDS and trained_kind(kind).learns_documents
 
 
@@ -849,7 +879,9 @@ def apply_pending(
     }
     changes, solve_for = collect_changes(builder, events)
     new_cursor = replace(cursor, position=pending.position, replay=False)
-    return builder.apply(changes, new_cursor, provenance, verify_searchable, (), solve_for)
+    return builder.apply(
+        changes, new_cursor, provenance, guard=verify_searchable, solve_for=solve_for
+    )
 
 
 def collect_changes(
@@ -870,25 +902,36 @@ def collect_changes(
     """
     if not builder.solves_vectors:
         events = [event for event in events if event.kind != EventKind.SOLVE]
+    # The last change of each document before the event that is visited.
+    last_changes: dict[str, Change] = {}
     solved_ids = [event.document_id for event in events if event.kind == EventKind.SOLVE]
-    present: dict[str, Change] = {}
     if solved_ids:
-        present.update(builder.searcher.documents(solved_ids))
+        last_changes.update(builder.searcher.documents(solved_ids))
 
     changes: list[Change] = []
     solve_for: dict[str, frozenset[str]] = {}
     for event in events:
         document_id = event.document_id
         if event.kind == EventKind.SOLVE:
-            document = present.get(document_id)
+            document = last_changes.get(document_id)
             if isinstance(document, Document):
                 changes.append(document)
                 solve_for[document_id] = event.solved_queries
         else:
-            present[document_id] = event.document or Remove(document_id)
-            changes.append(present[document_id])
+            change = _change_of(event)
+            last_changes[document_id] = change
+            changes.append(change)
+            # The vector of the new content is solved for the queries of its row.
             solve_for.pop(document_id, None)
     return changes, solve_for
+
+
+def _change_of(event: Event) -> Change:
+    """Return the change of an event that puts or removes a document.
+
+    The put of a document that was erased has no content any more. It counts as a removal.
+    """
+    return event.document or Remove(event.document_id)
 
 
 def live_retrievers(project: Project) -> list[str]:

@@ -67,7 +67,7 @@ class BackgroundMaintenance:
         for name in names:
             if name == except_retriever or name in self._failed_since_last_idle:
                 continue
-            if self._try(name, lambda name=name: self._take_in(name, limit)):
+            if self._try(name, lambda name=name: self._apply_pending(name, limit)):
                 return True
 
         for name in names:
@@ -105,7 +105,7 @@ class BackgroundMaintenance:
             log.error("%s: %s", name, self.failures[name], exc_info=is_unexpected)
             return False
 
-    def _take_in(self, name: str, limit: int | None) -> bool:
+    def _apply_pending(self, name: str, limit: int | None) -> bool:
         """Apply pending changes to a retriever, and return whether there were any."""
         applied = self._index(name).apply(limit)
         self.failures.pop(name, None)
@@ -141,6 +141,10 @@ class BackgroundMaintenance:
         return bool(self._index(name).collect_garbage(keep, protected))
 
     def _index(self, name: str) -> LiveIndex:
+        """Return the live index of a retriever.
+
+        An index that is open elsewhere is preferred, so that its encoder is not loaded twice.
+        """
         loaded = self._find_loaded(name)
         if loaded is not None:
             self._indexes.pop(name, None)

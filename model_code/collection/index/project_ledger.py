@@ -41,13 +41,16 @@ def ledger_url(project: Project) -> str:
     Args:
         project: The project.
     """
-    url = os.environ.get(LEDGER_URL_VARIABLE) or sqlite_url(project.live / "ledger.sqlite")
+    default_url = sqlite_url(project.live / "ledger.sqlite")
+    url = os.environ.get(LEDGER_URL_VARIABLE) or default_url
     driver, separator, path = url.partition(":///")
-    if not driver.startswith("sqlite") or not separator or not path:
-        return url
-    if path.startswith(("/", ":", "file:")):
+    names_sqlite_file = driver.startswith("sqlite") and separator != "" and path != ""
+    # Absolute paths, databases in memory and URLs of files are complete.
+    is_complete = path.startswith(("/", ":", "file:"))
+    if not names_sqlite_file or is_complete:
         return url
 
+    # The driver of the given URL may be another one, such as sqlite+pysqlite.
     root_url = sqlite_url(project.home or project.root)
     return f"{driver}{root_url.removeprefix('sqlite')}/{path}"
 
@@ -220,6 +223,12 @@ def read_contents(generation: Generation, ids: Collection[str]) -> DocumentConte
 
 
 def _mismatch_message(generation: Generation, reason: str) -> str:
+    """Return the error message for a generation that was not made from the project's ledger.
+
+    Args:
+        generation: The generation.
+        reason: What is wrong with the project's ledger, after the word "but".
+    """
     command = "freshet repair"
     if ANOTHER in reason:
         command = "freshet repair --adopt"

@@ -61,11 +61,14 @@ def update_reading_notes(
     """
     names = set(files)
     new_notes = list(notes)
-    if not new_notes and not names & {note.file for note in read_reading_notes(project)}:
+    # Most calls have nothing to replace. Then nothing is locked or written.
+    files_with_notes = {note.file for note in read_reading_notes(project)}
+    if not new_notes and names.isdisjoint(files_with_notes):
         return
 
     with file_lock(project.state / _LOCK):
         stored = _read_state(project)
+        # The notes of a build cannot be changed in its artifacts, so the state gets a copy.
         if OWN_SOURCE_KEY not in stored:
             stored[OWN_SOURCE_KEY] = notes_to_json(_read_build(project))
         names.update(note.file for note in new_notes)
@@ -95,6 +98,7 @@ def replace_source_notes(project: Project, source: str, notes: Iterable[ReadingN
 
 
 def _read_state(project: Project) -> dict[str, Any]:
+    """Return the notes in the project's state, as lists of plain values by source."""
     path = project.state / READING_NOTES
     if not path.is_file():
         return {}
@@ -103,6 +107,7 @@ def _read_state(project: Project) -> dict[str, Any]:
 
 
 def _read_build(project: Project) -> list[ReadingNote]:
+    """Return the notes that the last build wrote to the artifacts of the corpus."""
     path = project.artifacts / "corpus" / READING_NOTES
     if not path.is_file():
         return []

@@ -6,7 +6,7 @@ Reading the status never creates a ledger.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,6 +24,7 @@ from model_code.collection.index.project_ledger import (
 from model_code.collection.ledger.events import EventState
 from model_code.collection.ledger.ledger import Ledger
 from model_code.collection.ledger.states import Event, LedgerView
+from model_code.collection.ledger.tasks import EventRange, Task
 from model_code.collection.segments.solved import SolvedSummary
 from model_code.files import MANIFEST, read_json, write_json
 from model_code.project import Project
@@ -92,25 +93,36 @@ def live_status(project: Project, retriever: str) -> dict[str, Any]:
         status["newest"] = newest
 
     ledger = open_matching_ledger(project, generation)
-    if ledger is None:
-        return status
-    with ledger:
-        ledger_view = ledger.view_at(generation.cursor)
-        backlog = ledger_view.backlog()
-        drift_reports = _with_iso_times(ledger.recent_drift_reports(1))
-        last_drift_report = drift_reports[0] if drift_reports else None
-        event_counts = {str(state): number for state, number in ledger_view.counts().items()}
-        tasks = [task.as_dict() for task in ledger.tasks.last(retriever, RECENT_ENTRIES)]
-        deciding = _find_deciding_report(ledger, retriever)
-        deciding_report = None if deciding is None else asdict(deciding)
-        status["ledger"] = {
-            "documents": event_counts,
-            "lag": {"pending": backlog.number, "seconds": backlog.seconds},
-            "work": _with_iso_times(tasks),
-            "drift": last_drift_report,
-            "deciding": deciding_report,
-            "rejections": _with_iso_times(ledger.recent_rejections(RECENT_ENTRIES)),
-        }
+    if ledger is not None:
+        with ledger:
+            status["ledger"] = _ledger_status(ledger, ledger.view_at(generation.cursor))
+    return status
+
+
+def _ledger_status(ledger: Ledger, ledger_view: LedgerView) -> dict[str, Any]:
+    """Return the part of the status that comes from the ledger.
+
+    Args:
+        ledger: Ledger, opened for the retriever.
+        ledger_view: View of the ledger from the retriever's current generation.
+    """
+    event_counts = {str(state): number for state, number in ledger_view.counts().items()}
+    backlog = ledger_view.backlog()
+    tasks = [task.as_dict() for task in ledger.tasks.last(ledger.retriever, RECENT_ENTRIES)]
+    status: dict[str, Any] = {
+        "documents": event_counts,
+        "lag": {"pending": backlog.number, "seconds": backlog.seconds},
+        "work": _with_iso_times(tasks),
+        "drift": None,
+        "deciding": None,
+        "rejections": _with_iso_times(ledger.recent_rejections(RECENT_ENTRIES)),
+    }
+    drift_reports = _with_iso_times(ledger.recent_drift_reports(1))
+    if drift_reports:
+        status["drift"] = drift_reports[0]
+    deciding = _find_deciding_report(ledger)
+    if deciding is not None:
+        status["deciding"] = asdict(deciding)
     return status
 
 
@@ -162,29 +174,38 @@ def deciding_report(project: Project) -> DecidingReport | None:
     if ledger is None:
         return None
     with ledger:
-        return _find_deciding_report(ledger, retriever)
+        return _find_deciding_report(ledger)
 
 
-def _find_deciding_report(ledger: Ledger, retriever: str) -> DecidingReport | None:
+def _find_deciding_report(ledger: Ledger) -> DecidingReport | None:
+    """Return the last report of the ledger's retriever that requested a task; None without one."""
     for row in _with_iso_times(ledger.recent_drift_reports(MAX_EARLIER_REPORTS)):
         decision = row["report"].get("decision")
         if decision is None or decision["action"] not in REQUESTING_ACTIONS:
             continue
-        task = None
-        for candidate in ledger.tasks.last(retriever, MAX_EARLIER_REPORTS):
-            events = candidate.event_range
-            if candidate.kind == decision["action"] and events is not None:
-                if (events.first, events.last) == (row["first_event"], row["last_event"]):
-                    task = candidate
-                    break
-        task_state = None
-        run_id = None
+        event_range = EventRange(row["first_event"], row["last_event"])
+        task = _find_requested_task(ledger, decision["action"], event_range)
+        report = DecidingReport(row["recorded"], decision["action"], tuple(decision["reasons"]))
         if task is not None:
-            task_state = str(task.state)
-            run_id = task.run_id
-        return DecidingReport(
-            row["recorded"], decision["action"], tuple(decision["reasons"]), task_state, run_id
-        )
+            report = replace(report, state=str(task.state), run_id=task.run_id)
+        return report
+    return None
+
+
+def _find_requested_task(ledger: Ledger, kind: str, event_range: EventRange) -> Task | None:
+    """Return the task that a drift report about some events requested.
+
+    Args:
+        ledger: Ledger of the report.
+        kind: Kind of the task, which is the action that the report decided on.
+        event_range: Events that the report is about.
+
+    Returns:
+        The task. None if it is not among the most recent tasks.
+    """
+    for task in ledger.tasks.last(ledger.retriever, MAX_EARLIER_REPORTS):
+        if task.kind == kind and task.event_range == event_range:
+            return task
     return None
 
 
@@ -233,17 +254,20 @@ def probe_newest_document(
     if "events" not in provenance:
         return None
     first, last = provenance["events"]
-    event = _first_live_event(ledger_view.events(first, min(last, first + MAX_PROBED_EVENTS)))
+    last_probed = min(last, first + MAX_PROBED_EVENTS)
+    event = _first_live_event(ledger_view.events(first, last_probed))
     if event is None or event.document is None:
         return None
 
     document = event.document
+    query = document.title or document.text[:PROBE_TEXT_LENGTH]
     rank = None
-    for hit in searcher.search(document.title or document.text[:PROBE_TEXT_LENGTH], PROBE_DEPTH):
+    for hit in searcher.search(query, PROBE_DEPTH):
         if hit.document_id == event.document_id:
             rank = hit.rank
             break
 
+    # The manifest is written last, so its time is when the generation was finished.
     published = (generation.folder / MANIFEST).stat().st_mtime
     result = {
         "retriever": generation.retriever,
@@ -297,7 +321,8 @@ def live_status_lines(status: Mapping[str, Any], default: bool = True) -> Iterat
     else:
         yield "drift       not measured yet: fewer than drift.minimum_batch documents arrived"
     for task in ledger["work"]:
-        yield f"work        {task['kind']} ({task['state']}): {task['outcome'] or task['reason']}"
+        explanation = task["outcome"] or task["reason"]
+        yield f"work        {task['kind']} ({task['state']}): {explanation}"
 
 
 def _first_live_event(events: Iterable[Event]) -> Event | None:
@@ -326,6 +351,7 @@ def _with_iso_times(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _lag_line(lag: Mapping[str, Any]) -> str:
+    """Return a line about the documents that wait to become searchable."""
     if not lag["pending"]:
         return "lag         none waiting"
     age = _format_duration(lag["seconds"])
@@ -333,6 +359,7 @@ def _lag_line(lag: Mapping[str, Any]) -> str:
 
 
 def _newest_line(newest: Mapping[str, Any]) -> str:
+    """Return a line about the result of `probe_newest_document`."""
     result = "not among the first ten by its title"
     if newest["rank"]:
         result = f"at rank {newest['rank']} by its title"
@@ -387,9 +414,11 @@ def _deciding_lines(ledger: Mapping[str, Any]) -> Iterator[str]:
         ledger: Value of the key "ledger" in the status.
     """
     deciding = ledger.get("deciding")
-    decision = ledger["drift"]["report"].get("decision") or {}
-    if deciding is not None and decision.get("action") not in REQUESTING_ACTIONS:
-        yield f"earlier     {DecidingReport(**deciding).text.splitlines()[0]}"
+    newest_decision = ledger["drift"]["report"].get("decision") or {}
+    newest_requested_task = newest_decision.get("action") in REQUESTING_ACTIONS
+    if deciding is not None and not newest_requested_task:
+        headline = DecidingReport(**deciding).text.splitlines()[0]
+        yield f"earlier     {headline}"
 
 
 def _format_duration(seconds: float) -> str:
@@ -401,6 +430,7 @@ def _format_duration(seconds: float) -> str:
     '2 d'
     """
     for unit_seconds, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        # Below two units, the smaller unit says more: "90 min" instead of "2 h".
         if seconds >= 2 * unit_seconds:
             return f"{seconds / unit_seconds:.0f} {unit}"
     return f"{seconds:.0f} s"

@@ -94,10 +94,10 @@ def test_failing_retriever_does_not_stop_others(project, monkeypatch, tmp_path):
     open_build(project, BASE, retriever="third")
     real = StandInBuilder.apply
 
-    def apply(self, *arguments):
+    def apply(self, *arguments, **named_arguments):
         if self.collection.retriever == "other":
             raise OSError("no space left")
-        return real(self, *arguments)
+        return real(self, *arguments, **named_arguments)
 
     monkeypatch.setattr(StandInBuilder, "apply", apply)
     (tmp_path / "a.jsonl").write_text('{"id": "a", "title": "a", "text": "about a"}\n')
