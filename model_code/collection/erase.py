@@ -101,7 +101,8 @@ def _erase_from_generations(index: LiveIndex, document_ids: Set[str]) -> Iterato
     # IncDSI may have solved vectors of other documents with known queries of these documents. Such
     # vectors are solved again without them.
     index.solve_again(documents_solved_with(index.generation, document_ids))
-    for number in erase_generations(index, lambda one: _holds_document(one, document_ids)):
+    numbers = erase_generations(index, lambda generation: _holds_document(generation, document_ids))
+    for number in numbers:
         reason = "which is read just now: do the same again later"
         if number in index.generation.needs:
             reason = (
@@ -131,10 +132,11 @@ def erase_generations(index: LiveIndex, holds_text: Callable[[Generation], bool]
     record_erasure(index.project)
     index.compact()
 
+    # Generations that neither contain the text nor read a folder with it are kept.
     holders = _generations_with(index, holds_text)
     protected = set(planned_generations(index.project, index.retriever))
     for generation in index.store.generations():
-        if not generation.needs & holders:
+        if generation.needs.isdisjoint(holders):
             protected.add(generation.number)
     index.collect_garbage(1, protected)
     record_erasure(index.project)
@@ -142,6 +144,12 @@ def erase_generations(index: LiveIndex, holds_text: Callable[[Generation], bool]
 
 
 def _generations_with(index: LiveIndex, holds_text: Callable[[Generation], bool]) -> set[int]:
+    """Return the numbers of the generations whose folders contain a text.
+
+    Args:
+        index: Live index of the retriever.
+        holds_text: Function that returns whether the folder of a generation contains the text.
+    """
     numbers: set[int] = set()
     for generation in index.store.generations():
         with verify_checksums_on_error(generation):
@@ -209,7 +217,8 @@ def _file_names_document(path: Path, document_ids: Set[str], settings: CorpusSet
     except (FreshetError, ValueError):
         # The file cannot be read as rows, so no document in it can be recognised.
         return False
-    named_ids = {*rows.document_ids, *(row.record_id for row in rows.refused)}
+    named_ids: set[str | None] = set(rows.document_ids)
+    named_ids.update(row.record_id for row in rows.refused)
     return not document_ids.isdisjoint(named_ids)
 
 
@@ -224,7 +233,8 @@ def _find_retrain_copies(index: LiveIndex, document_ids: Set[str]) -> Iterator[s
     for path in sorted((index.project.state / FOLDER).glob("*/*/snapshot/documents.parquet")):
         ids = parquet.read_table(path, columns=["id"])["id"].to_pylist()
         if not document_ids.isdisjoint(ids):
-            yield f"{path.parents[2]}, the work of a retrain: delete it once that has ended"
+            retrain_folder = path.parents[2]
+            yield f"{retrain_folder}, the work of a retrain: delete it once that has ended"
 
 
 def _find_imported_copies(index: LiveIndex, document_ids: Set[str]) -> Iterator[str]:
@@ -252,7 +262,8 @@ def _find_synced_sources(index: LiveIndex, document_ids: Set[str]) -> Iterator[s
         source = memory.get("source", "sync")
         source_ids: set[str] = set()
         for unit in memory.get("units", {}).values():
-            source_ids.update(row[0] for row in unit["documents"])
+            # The first value of each entry is the id of the document.
+            source_ids.update(entry[0] for entry in unit["documents"])
         for document_id in sorted(document_ids & source_ids):
             yield (
                 f"{document_id!r} in what `freshet {source}` reads: delete it there, then do that, "

@@ -27,7 +27,6 @@ from model_code.corpus.known_queries import KNOWN_QUERIES, CorpusQueries, query_
 from model_code.errors import FreshetError
 from model_code.settings import require
 from model_code.text.documents import Document
-from model_code.text.known_queries import KnownQuery
 
 SOURCE = "freshet forget"
 
@@ -87,8 +86,11 @@ def forget_query(index: LiveIndex, text: str) -> ForgetReport:
     forgotten = query_hash(text)
     index.apply()
     report = ForgetReport()
-    knowing = {query.document_id for query in _known_queries(index, forgotten)}
-    report.documents = sorted(knowing)
+    knowing_ids: set[str] = set()
+    for query in index.builder.searcher.known_queries():
+        if query_hash(query.text) == forgotten:
+            knowing_ids.add(query.document_id)
+    report.documents = sorted(knowing_ids)
     _delete_solver_caches(index)
 
     documents = _documents_with_row_query(index, forgotten)
@@ -103,7 +105,9 @@ def forget_query(index: LiveIndex, text: str) -> ForgetReport:
         solved = documents_solved_with(live_index.generation, texts=[text])
         live_index.solve_again(solved)
         report.solved_again.extend(solved)
-        numbers = erase_generations(live_index, lambda one: _holds_query(one, forgotten))
+        numbers = erase_generations(
+            live_index, lambda generation: _holds_query(generation, forgotten)
+        )
         report.remains.extend(_remaining_generations(live_index, numbers))
     index.ledger.erase_query(text)
     delete_drift_references(index)
@@ -114,12 +118,6 @@ def forget_query(index: LiveIndex, text: str) -> ForgetReport:
             "forgotten, and it finds nothing; but its text remains: " + "; ".join(report.remains)
         )
     return report
-
-
-def _known_queries(index: LiveIndex, forgotten: str) -> Iterator[KnownQuery]:
-    for query in index.builder.searcher.known_queries():
-        if query_hash(query.text) == forgotten:
-            yield query
 
 
 def _documents_with_row_query(index: LiveIndex, forgotten: str) -> list[Document]:
@@ -148,21 +146,21 @@ def _holds_query(generation: Generation, forgotten: str) -> bool:
     """Return whether the folder of a generation contains a query, given the query's hash."""
     documents = generation.folder / DOCUMENTS
     if documents.is_file():
-        (queries,) = read_columns(documents, "queries")
-        if any(_has_query(json.loads(texts), forgotten) for texts in queries):
+        (query_lists,) = read_columns(documents, "queries")
+        if any(_has_query(json.loads(queries), forgotten) for queries in query_lists):
             return True
 
-    evidence: list[str] = []
+    texts: list[str] = []
     for solved in SolvedDocuments.load(generation.folder).documents.values():
-        evidence.extend(query.text for query in solved.queries)
-        evidence.extend(member.text for member in solved.members)
+        texts.extend(query.text for query in solved.queries)
+        texts.extend(member.text for member in solved.members)
     if (generation.folder / KNOWN_QUERIES).is_file():
         known = CorpusQueries.load(generation.folder / KNOWN_QUERIES)
-        evidence.extend(query.text for query in known.queries)
+        texts.extend(query.text for query in known.queries)
     if (generation.folder / KNOWN_OVERRIDES).is_file():
-        for queries_of_document in load_overrides(generation.folder).values():
-            evidence.extend(query.text for query in queries_of_document)
-    return _has_query(evidence, forgotten)
+        for evidence in load_overrides(generation.folder).values():
+            texts.extend(query.text for query in evidence)
+    return _has_query(texts, forgotten)
 
 
 def _delete_solver_caches(index: LiveIndex) -> None:
@@ -173,10 +171,17 @@ def _delete_solver_caches(index: LiveIndex) -> None:
 
 
 def _has_query(texts: Sequence[str], forgotten: str) -> bool:
+    """Return whether a query with a given hash is among some texts."""
     return any(query_hash(text) == forgotten for text in texts)
 
 
 def _remaining_generations(index: LiveIndex, numbers: Sequence[int]) -> Iterator[str]:
+    """Yield a message for each generation that contains the query and could not be deleted.
+
+    Args:
+        index: Live index of the retriever.
+        numbers: Numbers of the generations.
+    """
     for number in numbers:
         reason = "which is read just now: do the same again later"
         if number in index.generation.needs:

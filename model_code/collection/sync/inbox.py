@@ -72,16 +72,17 @@ def waiting(project: Project) -> list[Path]:
     Args:
         project: The project.
     """
-    files: list[tuple[int, str, Path]] = []
+    modification_times: dict[Path, int] = {}
     for path in (project.root / INBOX).glob("*"):
-        if path.name.startswith(".") or path.suffix == ".part":
+        is_unfinished = path.name.startswith(".") or path.suffix == ".part"
+        if is_unfinished:
             continue
         # The error means that another process has moved the file meanwhile.
         with suppress(FileNotFoundError):
             status = path.stat()
             if S_ISREG(status.st_mode):
-                files.append((status.st_mtime_ns, path.name, path))
-    return [path for *_, path in sorted(files)]
+                modification_times[path] = status.st_mtime_ns
+    return sorted(modification_times, key=lambda path: (modification_times[path], path.name))
 
 
 def receive_inbox(index: LiveIndex) -> list[InboxResult]:
@@ -120,6 +121,14 @@ def receive_inbox(index: LiveIndex) -> list[InboxResult]:
 def _receive_file(index: LiveIndex, path: Path, settings: CorpusSettings) -> InboxResult | None:
     """Record the documents of a file, and move the file.
 
+    A file that cannot be read, or none of whose rows is accepted, is moved to the folder of failed
+    files, with a text that gives the reason.
+
+    Args:
+        index: Live index that receives the documents.
+        path: File in the inbox.
+        settings: Settings by which rows are read and cleaned.
+
     Returns:
         The result. None if the file changed while it was read. Then it is not finished yet, and
         stays in the inbox.
@@ -136,9 +145,12 @@ def _receive_file(index: LiveIndex, path: Path, settings: CorpusSettings) -> Inb
         # Libraries that read file formats raise a `ValueError` for a malformed file.
         reason = printable(error, MAX_REASON_LENGTH)
     else:
-        if hash_path(path) != content_hash:
+        was_changed = hash_path(path) != content_hash
+        if was_changed:
             return None
-        receipt = index.receive(rows, f"{INBOX}/{name}", f"{INBOX}:{content_hash}")
+        # The name of the batch is the hash, so a file is recorded once even after a crash.
+        batch = f"{INBOX}:{content_hash}"
+        receipt = index.receive(rows, f"{INBOX}/{name}", batch)
         update_reading_notes(index.project, [name], rows.notes)
         has_accepted_rows = bool(receipt.events or receipt.unchanged)
         if receipt.rejected and not has_accepted_rows:

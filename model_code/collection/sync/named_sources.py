@@ -88,7 +88,8 @@ def read_sources(project: Project) -> dict[str, str]:
         stored = read_json(path)
     except ValueError:
         raise FreshetError(f"{path} is no JSON; {remedy}") from None
-    if not isinstance(stored, Mapping) or not all(isinstance(one, str) for one in stored.values()):
+    is_table = isinstance(stored, Mapping)
+    if not is_table or not all(isinstance(location, str) for location in stored.values()):
         raise FreshetError(f"{path} is no table of names and places; {remedy}")
     return {require_source_name(name): stored[name] for name in sorted(stored)}
 
@@ -119,40 +120,68 @@ def find_source(
         FreshetError: If there is no source with this name, or the name or the path belongs to
             another source.
     """
-    if path is None and name in (None, DEFAULT_SOURCE_NAME):
-        settings = resolve_source_kind(own, project.root)
-        return FollowedSource(None, settings, _location(settings, project.root))
+    if path is not None:
+        return _find_source_at(project, own, path, name, cwd)
+    if name is None or name == DEFAULT_SOURCE_NAME:
+        return _own_source(project, own)
 
+    name = require_source_name(name)
     sources = read_sources(project)
-    if path is None:
-        name = require_source_name(str(name))
-        if name not in sources:
-            known = ", ".join(sources) or "none yet"
-            raise FreshetError(
-                f"there is no source {name!r} (named sources: {known}); name its folder, too: "
-                f"freshet sync --source {name} FOLDER"
-            )
-        return _make_source(project, own, name, sources[name])
+    if name not in sources:
+        known = ", ".join(sources) or "none yet"
+        raise FreshetError(
+            f"there is no source {name!r} (named sources: {known}); name its folder, too: "
+            f"freshet sync --source {name} FOLDER"
+        )
+    return _make_source(project, own, name, sources[name])
 
+
+def _own_source(project: Project, own: CorpusSettings) -> FollowedSource:
+    """Return the project's own source, given its settings."""
+    settings = resolve_source_kind(own, project.root)
+    return FollowedSource(None, settings, _location(settings, project.root))
+
+
+def _find_source_at(
+    project: Project, own: CorpusSettings, path: str, name: str | None, cwd: Path
+) -> FollowedSource:
+    """Return the source at a path, or a new one if there is none; see `find_source`.
+
+    Args:
+        project: The project.
+        own: Settings of the project's own source.
+        path: A folder, a file or a data set.
+        name: Name that the source must have. None accepts any, and lets a new one be named by its
+            path.
+        cwd: Folder that a relative `path` is relative to.
+
+    Raises:
+        FreshetError: If the source at this path has another name, or the name belongs to another
+            source.
+    """
     location = _location_of_path(project, path, cwd)
     if location == _location(own, project.root):
         if name is None or name == DEFAULT_SOURCE_NAME:
-            return find_source(project, own, None, None, cwd)
+            return _own_source(project, own)
         raise FreshetError(
             f"{path} is the project's own source, whose documents have plain ids; sync it without "
             "--source"
         )
-    names = [known for known, known_location in sources.items() if known_location == location]
-    if names and name not in (None, names[0]):
-        raise FreshetError(
-            f"{path} is the source {names[0]!r} already; leave out --source, or rename it: freshet "
-            f"sources rename {names[0]} {name}"
-        )
-    if names:
-        return _make_source(project, own, names[0], location)
+
+    sources = read_sources(project)
+    for known_name, known_location in sources.items():
+        if known_location != location:
+            continue
+        if name is not None and name != known_name:
+            raise FreshetError(
+                f"{path} is the source {known_name!r} already; leave out --source, or rename it: "
+                f"freshet sources rename {known_name} {name}"
+            )
+        return _make_source(project, own, known_name, location)
+
+    # There is no source at this path, so this is a new one.
     if name is not None:
         return _make_source(project, own, require_source_name(name), location)
-
     suggested = suggest_source_name(location)
     if suggested in sources:
         raise FreshetError(
@@ -239,6 +268,14 @@ def _state(
     counts: Mapping[str | None, int] | None,
     times: Mapping[str, float],
 ) -> SourceState:
+    """Return a source as the list of sources shows it.
+
+    Args:
+        name: Name of the source. None for the project's own source.
+        location: Path or data set.
+        counts: Number of documents of each source, by its name. None if it is unknown.
+        times: Time of each source's last sync, by its label.
+    """
     shown_name = DEFAULT_SOURCE_NAME if name is None else name
     documents = None if counts is None else counts.get(name, 0)
     return SourceState(shown_name, location, documents, times.get(source_label(name)))
@@ -287,5 +324,6 @@ def _path_location(path: Path, root: Path) -> str:
 
 
 def _read_times(project: Project) -> dict[str, float]:
+    """Return the time of each source's last sync, in seconds since 1970, by the source's label."""
     path = project.state / _TIMES_FILE
     return dict(read_json(path)) if path.is_file() else {}

@@ -73,8 +73,9 @@ def plan_sync(
     """
     own_ids: set[str] = set()
     for document_id, content_hash in index_hashes.items():
-        came_from_here = origins.get(document_id) == label
-        if came_from_here or contents.earlier_hashes.get(document_id) == content_hash:
+        is_recorded = origins.get(document_id) == label
+        was_read = contents.earlier_hashes.get(document_id) == content_hash
+        if is_recorded or was_read:
             own_ids.add(document_id)
 
     added: list[str] = []
@@ -86,9 +87,10 @@ def plan_sync(
             updated.append(document_id)
 
     refused_ids = {row["document_id"] for row in contents.refused}
+    has_row_without_id = None in refused_ids
     vanished = sorted(own_ids - contents.hashes.keys() - refused_ids)
     kept = 0
-    if None in refused_ids and not force:
+    if has_row_without_id and not force:
         kept = len(vanished)
         vanished = []
 
@@ -118,8 +120,9 @@ def require_plausible_deletions(plan: SyncPlan, contents: SourceContents, label:
             source is empty.
     """
     limit = max(MIN_VANISHED_DOCUMENTS, MAX_VANISHED_SHARE * plan.from_this_source)
-    is_plausible = bool(contents.hashes) and len(plan.deleted) <= limit
-    if plan.deleted and not is_plausible:
+    is_source_empty = len(contents.hashes) == 0
+    is_suspicious = is_source_empty or len(plan.deleted) > limit
+    if plan.deleted and is_suspicious:
         raise FreshetError(
             f"{len(plan.deleted):,} of {plan.from_this_source:,} documents are no longer in the "
             f"source, {plan.deleted[0]!r} among them: nothing is changed. If the source is whole, "
@@ -141,8 +144,8 @@ def expected_hashes(
 
 def differing_ids(hashes: Mapping[str, str], expected: Mapping[str, str]) -> Set[str]:
     """Return the ids whose content hashes differ, or that only one of the mappings has."""
-    return {
-        document_id
-        for document_id in hashes.keys() | expected.keys()
-        if hashes.get(document_id) != expected.get(document_id)
-    }
+    differing: set[str] = set()
+    for document_id in hashes.keys() | expected.keys():
+        if hashes.get(document_id) != expected.get(document_id):
+            differing.add(document_id)
+    return differing

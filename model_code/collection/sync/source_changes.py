@@ -136,8 +136,12 @@ def _require_source(index: LiveIndex, name: str) -> dict[str, str]:
 
 
 def _documents_of(index: LiveIndex, source: str) -> list[str]:
-    ids = index.content_hashes()
-    return sorted(document_id for document_id in ids if source_of_id(document_id, (source,)))
+    """Return the ids of a named source's documents, searchable or waiting, ascending."""
+    document_ids: list[str] = []
+    for document_id in sorted(index.content_hashes()):
+        if source_of_id(document_id, (source,)) is not None:
+            document_ids.append(document_id)
+    return document_ids
 
 
 def _require_free_name(index: LiveIndex, sources: dict[str, str], name: str) -> None:

@@ -87,9 +87,12 @@ class SourceMemory:
         self._path = path
         self._label = label
         self._source_name = source_name
+        # Content of the file: the hash of the rules by which the units were read, and the summary
+        # of each unit, by its name.
         self._stored: dict[str, Any] = {"rules": None, "units": {}}
         if path.is_file():
             self._stored = read_json(path)
+        # Content that `save` writes.
         self._updated = self._stored
 
     def update(
@@ -107,12 +110,15 @@ class SourceMemory:
             settings: Settings by which rows are read and cleaned.
             known_ids: Ids of the documents in the index. They are never left out as duplicates.
         """
+        # Under other rules, a unit may give other documents, so that all units are read again.
         rules = _reading_rules(settings)
-        known = self._stored["units"] if self._stored["rules"] == rules else {}
+        stored_summaries: dict[str, Any] = {}
+        if self._stored["rules"] == rules:
+            stored_summaries = self._stored["units"]
 
         summaries: dict[str, Any] = {}
         for unit in units:
-            summary = known.get(unit.name)
+            summary = stored_summaries.get(unit.name)
             if summary is None or summary["hash"] != unit.content_hash:
                 summary = _summarize(unit, settings, self._source_name)
             summaries[unit.name] = summary
@@ -179,10 +185,12 @@ def _read_unit(unit: SourceUnit, settings: CorpusSettings, source_name: str | No
 
 
 def _read_whole_source(source: Source, limit: int | None) -> Iterator[Row | RefusedRow]:
+    """Return the rows of a source, at most `limit`. None returns all."""
     return islice(source.rows("documents"), limit)
 
 
 def _read_one_file(source: FolderSource, name: str) -> Iterator[Row | RefusedRow]:
+    """Yield the row of a file that is one document."""
     yield source.read(name)
 
 
@@ -191,8 +199,12 @@ def _reading_rules(settings: CorpusSettings) -> str:
 
     If it changes, a unit can give other documents although its content has not changed.
     """
-    code = [hash_path(Path(corpus.__file__).parent), hash_path(Path(__file__))]
-    return hash_text(canonical_json({"corpus": settings.model_dump(mode="json"), "code": code}))
+    code_folder = Path(corpus.__file__).parent
+    rules = {
+        "corpus": settings.model_dump(mode="json"),
+        "code": [hash_path(code_folder), hash_path(Path(__file__))],
+    }
+    return hash_text(canonical_json(rules))
 
 
 def _summarize(
@@ -233,8 +245,12 @@ def _describe_refusal(row: RefusedRow) -> dict[str, Any]:
 
     `row` is None if the whole file is one document.
     """
+    # A location is "FILE:ROW", or only the name of the file.
     number = row_number(row.location)
-    file = row.location if number is None else row.location.rpartition(":")[0]
+    file = row.location
+    if number is not None:
+        file = row.location.rpartition(":")[0]
+    # The id of a file that is one document is its name.
     if file == row.record_id:
         number = None
     document_id = row.record_id if row.has_valid_id else None
@@ -276,6 +292,7 @@ def _merge_summaries(
 
 
 def _document_hashes(summaries: Mapping[str, Any]) -> dict[str, str]:
+    """Return the content hash of each document in the summaries of units, by document id."""
     hashes: dict[str, str] = {}
     for summary in summaries.values():
         for document_id, content_hash, *_ in summary["documents"]:

@@ -86,16 +86,18 @@ class SyncReport(ChangeReport):
 
     def __str__(self) -> str:
         """Return the report as text: the counts, then the ids of the first changed documents."""
-        changes = [
-            f"  {change:9} {document_id}"
-            for change in CHANGES
-            for document_id in getattr(self, change)
-        ]
-        lines = [super().__str__(), *changes[:LISTED_CHANGES]]
+        changes: list[str] = []
+        for change in CHANGES:
+            for document_id in getattr(self, change):
+                changes.append(f"  {change:9} {document_id}")
+
+        counts = super().__str__()
         if self.source != DEFAULT_SOURCE_NAME:
-            lines[0] = f"{self.source}: {lines[0]}"
-        if len(changes) > LISTED_CHANGES:
-            lines.append(f"  and {len(changes) - LISTED_CHANGES:,} more: --json names all")
+            counts = f"{self.source}: {counts}"
+        lines = [counts, *changes[:LISTED_CHANGES]]
+        unlisted = len(changes) - LISTED_CHANGES
+        if unlisted > 0:
+            lines.append(f"  and {unlisted:,} more: --json names all")
         if self.beside:
             lines.append(f"  {self.beside:,} documents of another origin stay")
         if self.kept:
@@ -159,21 +161,25 @@ def sync(
             that `force` is needed. Nothing is changed then.
     """
     project = index.project
+    if cwd is None:
+        cwd = Path.cwd()
     with file_lock(project.state / "sync.lock", "waiting for another sync of this project"):
-        followed = find_source(project, index.settings, path, name, cwd or Path.cwd())
+        # Find the source, and what the index holds.
+        followed = find_source(project, index.settings, path, name, cwd)
+        is_own_source = followed.name is None
         source = open_source(followed.settings, project.root)
         units = list_units(source, followed.settings)
-
         hashes_before = index.content_hashes()
-        sources = read_sources(project)
-        origins = _document_origins(index, hashes_before, sources)
-        if followed.name is not None and followed.name not in sources:
+        named_sources = read_sources(project)
+        origins = _document_origins(index, hashes_before, named_sources)
+        if followed.name is not None and followed.name not in named_sources:
             _require_unused_prefix(followed, hashes_before, origins)
 
+        # Read the changed units of the source, and compare it with the index.
         memory = SourceMemory(memory_path(project, followed.label), followed.label, followed.name)
         contents = memory.update(units, followed.settings, hashes_before.keys())
-        if followed.name is None:
-            contents = _refuse_ids_of_named_sources(contents, sources)
+        if is_own_source:
+            contents = _refuse_ids_of_named_sources(contents, named_sources)
         plan = plan_sync(contents, hashes_before, origins, followed.label, force)
         notes = [*contents.notes, *_unread_file_notes(source, followed.name)]
         report = _make_report(plan, contents, notes, followed.name)
@@ -181,23 +187,24 @@ def sync(
         if dry_run:
             return report
 
+        # Record the changes, and make them searchable.
         if not force:
             require_plausible_deletions(plan, contents, followed.label)
         if followed.name is not None:
-            sources[followed.name] = followed.location
-            write_sources(project, sources)
+            named_sources[followed.name] = followed.location
+            write_sources(project, named_sources)
         documents = read_documents(units, followed.settings, contents, plan.to_put, followed.name)
         receipts = _record_changes(index, report, documents, followed.label)
         apply_changes(index, report, receipts, publish)
         _verify_result(index, expected_hashes(plan, contents, hashes_before))
 
-        # The memory is not replaced if documents were kept, because it records that they came from
-        # this source. The new contents do not have them.
-        if not report.kept:
+        # Remember this sync. The memory is not replaced if documents were kept: it records that
+        # they came from this source, and the new contents do not have them.
+        if report.kept == 0:
             memory.save()
         replace_source_notes(project, followed.label, [*notes, *_refusal_notes(contents)])
         record_sync_time(project, followed.name)
-        if followed.name is None:
+        if is_own_source:
             write_json(synced_source_file(project), {"content_hash": _content_hash(units)})
     return report
 
@@ -210,7 +217,7 @@ def sync_all(
 ) -> AllSourcesReport:
     """Sync the live index with the project's own source and all named sources.
 
-    A source that cannot be synced does not keep the others from it.
+    If a source cannot be synced, the others are synced nevertheless.
 
     Args:
         index: Live index to change.
@@ -219,14 +226,12 @@ def sync_all(
         publish: Function that applies the changes instead; see `apply_changes`.
     """
     report = AllSourcesReport()
-    for name in (None, *read_sources(index.project)):
-        label = DEFAULT_SOURCE_NAME if name is None else name
+    for name in (DEFAULT_SOURCE_NAME, *read_sources(index.project)):
         try:
-            report.reports.append(
-                sync(index, force=force, dry_run=dry_run, publish=publish, name=name)
-            )
+            source_report = sync(index, force=force, dry_run=dry_run, publish=publish, name=name)
+            report.reports.append(source_report)
         except FreshetError as error:
-            report.failures[label] = str(error)
+            report.failures[name] = str(error)
     return report
 
 
@@ -291,8 +296,9 @@ def _require_unused_prefix(
         FreshetError: If there is such a document.
     """
     for document_id in sorted(document_ids):
-        is_alike = source_of_id(document_id, (str(followed.name),)) is not None
-        if is_alike and origins[document_id] != followed.label:
+        has_prefix = source_of_id(document_id, (str(followed.name),)) is not None
+        is_of_other_source = origins[document_id] != followed.label
+        if has_prefix and is_of_other_source:
             raise FreshetError(
                 f"the document {document_id!r} is of another source, but its id begins with "
                 f"'{followed.name}:'; choose another name for the new source: --source NAME"
@@ -329,13 +335,27 @@ def _refuse_ids_of_named_sources(
 
 
 def _unread_file_notes(source: Source, source_name: str | None) -> list[ReadingNote]:
+    """Return a reading note for each file of a source that cannot be read.
+
+    The notes of a named source get the names that its documents have in the index.
+    """
     notes = list_unread_files(source)
-    return notes if source_name is None else name_notes(notes, source_name)
+    if source_name is None:
+        return notes
+    return name_notes(notes, source_name)
 
 
 def _make_report(
     plan: SyncPlan, contents: SourceContents, notes: list[ReadingNote], source_name: str | None
 ) -> SyncReport:
+    """Return the report about the planned changes of a sync, for the user.
+
+    Args:
+        plan: Changes of the sync.
+        contents: Documents of the source.
+        notes: Statements about files that were not read, or read by a guess.
+        source_name: Name of the source. None for the project's own source.
+    """
     reported_name = DEFAULT_SOURCE_NAME if source_name is None else source_name
     return SyncReport(
         source=reported_name,
@@ -354,6 +374,14 @@ def _make_report(
 def _record_changes(
     index: LiveIndex, report: SyncReport, documents: Sequence[Document], label: str
 ) -> list[Receipt]:
+    """Record the changes of a sync in the ledger, and return the receipts.
+
+    Args:
+        index: The live index.
+        report: Changes of the sync. Its deletions and refused rows are recorded.
+        documents: Documents to add or update.
+        label: Origin of the changes.
+    """
     receipts: list[Receipt] = []
     if documents:
         receipts.append(index.record(documents, label, report.rejections))
