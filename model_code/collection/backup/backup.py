@@ -122,8 +122,10 @@ def restore(source: Path, root: Path) -> Project:
     staging = root / ".live.making"
     shutil.rmtree(staging, ignore_errors=True)
     shutil.copytree(source / "live", staging)
-    if ledger_path is not None and ledger_path.parent != project.live:
-        if (staging / LEDGER).is_file():
+    if ledger_path is not None:
+        # A backup has the ledger in the folder `live`. The project may keep it elsewhere.
+        is_elsewhere = ledger_path.parent != project.live
+        if is_elsewhere and (staging / LEDGER).is_file():
             ledger_path.parent.mkdir(parents=True, exist_ok=True)
             shutil.move(staging / LEDGER, ledger_path)
     for name in SETTINGS:
@@ -133,9 +135,9 @@ def restore(source: Path, root: Path) -> Project:
     fsync_tree(staging)
     staging.rename(project.live)
     fsync(root)
-    damage = next(find_damage(project), None)
-    if damage is not None:
-        raise FreshetError(damage)
+    first_damage = next(find_damage(project), None)
+    if first_damage is not None:
+        raise FreshetError(first_damage)
     return project
 
 
@@ -169,6 +171,7 @@ def _copy_ledger(project: Project, target: Path) -> str | None:
 
 
 def _require_absent(path: Path) -> None:
+    """Raise an error if a path exists, because a restore does not replace live data."""
     if path.exists():
         raise FreshetError(
             f"{path} is there: move it away first, and delete it once the backup has what you miss"

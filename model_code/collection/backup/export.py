@@ -114,22 +114,20 @@ def export_project(project: Project, folder: Path) -> dict[str, int]:
     staging.mkdir(parents=True)
 
     counts: dict[str, int] = {}
-    document_ids: set[str] = set()
+    document_ids = _export_documents(project, generation, staging / DOCUMENTS_FILE)
+    counts[DOCUMENTS_FILE] = len(document_ids)
 
-    def document_rows() -> Iterator[dict[str, Any]]:
-        for document in _current_documents(project, generation):
-            document_ids.add(document.document_id)
-            yield document_to_row(document, EXPORT_COLUMNS)
-
-    counts[DOCUMENTS_FILE] = write_json_lines(staging / DOCUMENTS_FILE, document_rows())
+    # No file has the text of a forgotten query, nor a judgement about it.
     forgotten = _forgotten_queries(project)
     queries = list(_query_rows(project, forgotten))
     counts[QUERIES_FILE] = write_json_lines(staging / QUERIES_FILE, queries)
-    judgements = _judgement_rows(project, document_ids, {query["_id"] for query in queries})
+    query_ids = {query["_id"] for query in queries}
+    judgements = _judgement_rows(project, document_ids, query_ids)
     counts[QRELS_FILE] = write_json_lines(staging / QRELS_FILE, judgements)
-    counts |= _export_ledger(project, generation, staging)
-    forgotten_rows = [{"hash": key, "received": forgotten[key]} for key in forgotten]
+    forgotten_rows = [{"hash": key, "received": time} for key, time in forgotten.items()]
     counts[FORGOTTEN_FILE] = write_json_lines(staging / FORGOTTEN_FILE, forgotten_rows)
+
+    counts.update(_export_ledger(project, generation, staging))
     known = known_query_rows(project, generation)
     counts[KNOWN_FILE] = write_json_lines(staging / KNOWN_FILE, known)
     counts[PROMOTIONS_FILE] = write_json_lines(staging / PROMOTIONS_FILE, _promotions(project))
@@ -139,11 +137,28 @@ def export_project(project: Project, folder: Path) -> dict[str, int]:
     return counts
 
 
+def _export_documents(project: Project, generation: Generation, path: Path) -> set[str]:
+    """Write the documents of a project to a file, and return their ids.
+
+    The documents are written one by one, so that a large collection does not fill the memory.
+    """
+    document_ids: set[str] = set()
+
+    def rows() -> Iterator[dict[str, Any]]:
+        for document in _current_documents(project, generation):
+            document_ids.add(document.document_id)
+            yield document_to_row(document, EXPORT_COLUMNS)
+
+    write_json_lines(path, rows())
+    return document_ids
+
+
 def _current_documents(project: Project, generation: Generation) -> Iterator[Document]:
     """Yield the documents that exist after all pending events.
 
     Pending events are recorded in the ledger but not searchable yet.
     """
+    # The document after its last pending event, or None if it is removed.
     pending: dict[str, Document | None] = {}
     ledger = open_ledger_if_exists(project, generation.retriever)
     if ledger is not None:
@@ -232,6 +247,7 @@ def _judgement_rows(
 
 
 def _corpus_rows(project: Project, table: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a table of the built corpus, "queries" or "qrels". None without a build."""
     # The import is inside because it takes long and other commands of this package do not need it.
     import pyarrow.parquet as pq
 
@@ -248,29 +264,30 @@ def _export_ledger(project: Project, generation: Generation, folder: Path) -> di
     Returns:
         The number of rows of each file.
     """
+    counts: dict[str, int] = {}
     ledger = open_ledger_if_exists(project, generation.retriever)
     if ledger is None:
-        return {
-            name: write_json_lines(folder / name, ())
-            for name in (ORIGINS_FILE, FEEDBACK_FILE, EVENTS_FILE)
-        }
+        for name in (ORIGINS_FILE, FEEDBACK_FILE, EVENTS_FILE):
+            counts[name] = write_json_lines(folder / name, ())
+        return counts
 
     with ledger:
-        origins = [
-            {"document_id": document_id, "source": source}
-            for document_id, source in sorted(ledger.document_sources().items())
-        ]
+        origins: list[dict[str, str]] = []
+        for document_id, source in sorted(ledger.document_sources().items()):
+            origins.append({"document_id": document_id, "source": source})
+        counts[ORIGINS_FILE] = write_json_lines(folder / ORIGINS_FILE, origins)
+
         feedback = [vars(opinion) for opinion in ledger.feedback()]
+        counts[FEEDBACK_FILE] = write_json_lines(folder / FEEDBACK_FILE, feedback)
+
         view = ledger.view_at(generation.cursor)
         events = _event_rows(view, ledger.position().event)
-        return {
-            ORIGINS_FILE: write_json_lines(folder / ORIGINS_FILE, origins),
-            FEEDBACK_FILE: write_json_lines(folder / FEEDBACK_FILE, feedback),
-            EVENTS_FILE: write_json_lines(folder / EVENTS_FILE, events),
-        }
+        counts[EVENTS_FILE] = write_json_lines(folder / EVENTS_FILE, events)
+    return counts
 
 
 def _event_rows(view: LedgerView, last_event: int) -> Iterator[dict[str, Any]]:
+    """Yield the puts and removals up to an event as rows, with their states in the generation."""
     for first in range(1, last_event + 1, EVENTS_PER_QUERY):
         for event in view.events(first, first + EVENTS_PER_QUERY - 1):
             yield {

@@ -138,7 +138,7 @@ def import_project(
     rows = clean_rows(read_file(documents_path, DOCUMENTS_FILE), settings, DOCUMENTS_FILE)
     report = ImportReport()
     for rejection in rows.rejected:
-        report.rejected.append({"file": DOCUMENTS_FILE, **vars(rejection)})
+        report.add_rejection(DOCUMENTS_FILE, rejection)
     _record_forgotten(project, folder, report)
     _record_feedback(project, folder, report)
 
@@ -153,6 +153,7 @@ def import_project(
 
 
 def _check_manifest(folder: Path) -> None:
+    """Raise an error unless a folder is an export in the format that this version reads."""
     manifest = folder / MANIFEST
     if not manifest.is_file() or not (folder / DOCUMENTS_FILE).is_file():
         raise FreshetError(
@@ -205,22 +206,25 @@ def _read_table(folder: Path, file: str, table: Table) -> Iterator[Row | Refused
 
 def _record_forgotten(project: Project, folder: Path, report: ImportReport) -> None:
     """Record the hashes of forgotten queries in the ledger, so that they stay forgotten."""
-    sound: dict[str, float] = {}
+    # Time when each query was forgotten, by its hash.
+    times: dict[str, float] = {}
     for number, values in _json_lines(folder / FORGOTTEN_FILE):
-        forgotten = None if values is None else values.get("hash")
-        received = None if values is None else values.get("received")
-        is_hash = isinstance(forgotten, str) and QUERY_HASH.fullmatch(forgotten) is not None
-        is_time = isinstance(received, int | float) and math.isfinite(received)
-        if is_hash and is_time:
-            sound[str(forgotten)] = float(received or 0.0)
+        query = None
+        received = None
+        if values is not None:
+            query = values.get("hash")
+            received = values.get("received")
+        is_hash = isinstance(query, str) and QUERY_HASH.fullmatch(query) is not None
+        if is_hash and isinstance(received, int | float) and math.isfinite(received):
+            times[str(query)] = float(received)
         else:
             reason = "bad row: hash must be 64 hexadecimal digits, and received a time in seconds"
             report.rejected.append(_refusal(FORGOTTEN_FILE, number, None, reason))
 
-    report.forgotten = len(sound)
-    if sound:
+    report.forgotten = len(times)
+    if times:
         with open_ledger(project) as ledger:
-            for query, time in sound.items():
+            for query, time in times.items():
                 ledger.record_forgotten(query, time)
 
 
@@ -231,13 +235,17 @@ def _record_feedback(project: Project, folder: Path, report: ImportReport) -> No
     """
     opinions: list[Feedback] = []
     for number, values in _json_lines(folder / FEEDBACK_FILE):
-        reason = "bad JSON: not an object" if values is None else _feedback_fault(values)
-        if values is None or reason is not None:
-            document_id = None if values is None else values.get("document_id")
-            shown_id = None if document_id is None else printable(document_id)
-            report.rejected.append(_refusal(FEEDBACK_FILE, number, shown_id, reason))
+        if values is None:
+            reason = "bad JSON: not an object"
+            report.rejected.append(_refusal(FEEDBACK_FILE, number, None, reason))
             continue
-        opinions.append(Feedback(**values))
+        fault = _feedback_fault(values)
+        if fault is None:
+            opinions.append(Feedback(**values))
+            continue
+        document_id = values.get("document_id")
+        shown_id = None if document_id is None else printable(document_id)
+        report.rejected.append(_refusal(FEEDBACK_FILE, number, shown_id, fault))
 
     report.feedback = len(opinions)
     if opinions:
@@ -253,13 +261,13 @@ def _feedback_fault(values: Mapping[str, Any]) -> str | None:
         return f"unknown key: {printable(unknown[0])}"
 
     for name in ("query", "document_id", "verdict", "who"):
-        default = "" if name == "who" else None
+        # The name of the person may be missing or empty.
+        is_optional = name == "who"
+        default = "" if is_optional else None
         text = values.get(name, default)
-        if (
-            not isinstance(text, str)
-            or (not text and name != "who")
-            or printable(text, len(text)) != text
-        ):
+        is_text = isinstance(text, str) and printable(text, len(text)) == text
+        is_missing = not text and not is_optional
+        if not is_text or is_missing:
             return f"wrong type: {name} is {printable(text)!r}, not text"
     if not is_possible_id(values["document_id"]):
         return "bad id: document_id is too long"
@@ -310,14 +318,21 @@ def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
                 values = json.loads(line)
             except (ValueError, RecursionError):
                 values = None
-            yield number, values if isinstance(values, dict) else None
+            if not isinstance(values, dict):
+                values = None
+            yield number, values
 
 
-def _refusal(file: str, row: int, document_id: str | None, reason: str | None) -> dict[str, Any]:
+def _refusal(file: str, row: int, document_id: str | None, reason: str) -> dict[str, Any]:
+    """Return a refused row as an entry of `ChangeReport.rejected`."""
     return {"file": file, "row": row, "document_id": document_id, "reason": reason}
 
 
 def _copy_export(folder: Path, target: Path) -> None:
+    """Copy an export to the folder in the project from which the corpus is built.
+
+    An earlier import is replaced. A project may import this folder itself again.
+    """
     if folder.resolve() == target.resolve():
         return
     staging = target.with_name(f".{target.name}.making")
@@ -342,16 +357,16 @@ def _add_documents(
         origins: Source that each document came from, by document id. It is kept in the ledger.
         report: Receives the changes.
     """
-    current = index.content_hashes()
-    changed = [
-        document
-        for document in documents
-        if current.get(document.document_id) != document.content_hash
-    ]
+    current_hashes = index.content_hashes()
+    changed: list[Document] = []
+    for document in documents:
+        if current_hashes.get(document.document_id) != document.content_hash:
+            changed.append(document)
     expected = forecast_changes(index.generation, changed)
     report.added = expected["added"]
     report.updated = expected["updated"]
-    report.unchanged = len({document.document_id for document in documents}) - len(report.changed)
+    document_ids = {document.document_id for document in documents}
+    report.unchanged = len(document_ids) - len(report.changed)
 
     by_origin: dict[str, list[Document]] = {}
     for document in changed:

@@ -111,10 +111,12 @@ def _generation_folders(store: GenerationStore) -> list[Path]:
 
 
 def _verify_generation(folder: Path) -> None:
+    """Raise an error if a file in the folder of a generation is damaged."""
     Generation.read(folder).verify()
 
 
 def _require_intact_ledger(project: Project) -> None:
+    """Raise an error if the ledger is damaged. A project without a ledger passes."""
     ledger = open_ledger_if_exists(project)
     if ledger is None:
         return
@@ -140,7 +142,8 @@ def _require_agreement(project: Project, store: GenerationStore) -> None:
 
     documents = len(document_hashes(generation))
     expected = generation.manifest["documents"]
-    if documents != expected and (generation.folder / INDEX).is_dir():
+    has_segment = (generation.folder / INDEX).is_dir()
+    if has_segment and documents != expected:
         raise Damaged(
             f"{generation.folder} holds {documents} documents, but its manifest states {expected}",
             REPAIR,
@@ -426,21 +429,22 @@ def _open_or_replace_ledger(project: Project, after: int, done: list[str]) -> _O
             damaged ledger, because generations have the earlier ones.
         done: Receives a message if a ledger is replaced.
     """
-    try:
+    # A ledger can be so damaged that it cannot even be opened.
+    with suppress(Damaged):
         ledger = open_ledger(project)
         if ledger.damage() is None:
             return _OpenedLedger(ledger, {}, {})
         ledger.close()
-    except Damaged:
-        pass
 
     path = ledger_file(project)
     assert path is not None, "only an SQLite file can be found damaged"
     damaged_path = _free_path(path.with_name(f"{path.name}.{DAMAGED}"))
+    # SQLite keeps recent changes in two files beside the database. They are moved first, so that a
+    # new database never meets the files of an old one.
     for suffix in ("-wal", "-shm", ""):
-        part = path.with_name(path.name + suffix)
-        if part.exists():
-            part.rename(damaged_path.with_name(damaged_path.name + suffix))
+        file = path.with_name(path.name + suffix)
+        if file.exists():
+            file.rename(damaged_path.with_name(damaged_path.name + suffix))
     done.append(
         f"the ledger was damaged: it is set aside as {damaged_path}, and a new one is written"
     )
@@ -585,32 +589,31 @@ def append_missing_events(
     Yields:
         A message for each change.
     """
-    deciding: dict[str, DocumentSource] = {}
-    for source in sources:
-        for document_id in source.hashes.keys() - deciding.keys():
-            deciding[document_id] = source
-
     logged_hashes = ledger.content_hashes()
     start_hashes = _starting_points(inspections)
     newest = next((source for source in sources if source.hashes), None)
 
+    decided_ids: set[str] = set()
     for source in sources:
-        ids = sorted(id_ for id_, decider in deciding.items() if decider is source)
+        # An earlier source has decided about all other documents.
+        ids = sorted(source.hashes.keys() - decided_ids)
+        decided_ids.update(ids)
+        existing: list[str] = []
         to_put: list[str] = []
         to_remove: list[str] = []
         for document_id in ids:
             content_hash = source.hashes[document_id]
-            if _is_known(document_id, content_hash, logged_hashes, start_hashes):
-                continue
-            if content_hash:
-                to_put.append(document_id)
-            else:
+            is_removed = content_hash == ""
+            is_known = _is_known(document_id, content_hash, logged_hashes, start_hashes)
+            if not is_removed:
+                existing.append(document_id)
+            if is_removed and not is_known:
                 to_remove.append(document_id)
+            elif not is_known:
+                to_put.append(document_id)
 
         _put_documents(ledger, source, to_put, origins)
         ledger.remove(to_remove, SOURCE)
-
-        existing = [document_id for document_id in ids if source.hashes[document_id]]
         if source is not newest and existing:
             yield f"put again, as only {source.name} held them: {', '.join(existing)}"
         elif to_put:
@@ -619,8 +622,10 @@ def append_missing_events(
     # Documents of the starting generations that no source has are removed. But if the documents of
     # some retriever cannot be read, that retriever may have them, and they stay.
     if all(inspection.readable for inspection in inspections):
-        started_ids = {document_id for hashes in start_hashes for document_id in hashes}
-        ledger.remove(sorted(started_ids - deciding.keys()), SOURCE)
+        started_ids: set[str] = set()
+        for hashes in start_hashes:
+            started_ids.update(hashes)
+        ledger.remove(sorted(started_ids - decided_ids), SOURCE)
 
 
 def _starting_points(inspections: Sequence[RetrieverInspection]) -> list[dict[str, str]]:
@@ -765,6 +770,7 @@ def _repair_default_retriever(project: Project, champion: str | None) -> Iterato
     changed_times: dict[str, float] = {}
     for path in project.live.glob(f"*/{CURRENT}"):
         changed_times[path.parent.name] = path.stat().st_mtime
+    # The error means that the pointer is missing or damaged.
     with suppress(FreshetError):
         if default_retriever(project.live) in changed_times:
             return

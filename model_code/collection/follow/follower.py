@@ -183,6 +183,10 @@ class Follower:
         )
 
     def _update(self) -> bool:
+        """Read the published head, and switch to it if the copy does not equal it yet.
+
+        The caller holds the lock. Return whether anything changed.
+        """
         head = read_head(self.storage, self.key)
         if head is None:
             raise FreshetError(
@@ -200,9 +204,10 @@ class Follower:
 
         if self._behind_since is None:
             self._behind_since = head.published
-        # The writer deletes no folder of a registered head or a later one. Register the head of the
-        # copy, or for a first copy the new head, before the download.
-        self._register(self.state.sequence or head.sequence)
+        # The writer deletes no folder of a registered head or a later one. So the head of the copy,
+        # or for a first copy the new head, is registered before the download.
+        oldest_needed = self.state.sequence if self.has_copy else head.sequence
+        self._register(oldest_needed)
         self._fetch(head)
         self._switch(head)
         self._behind_since = None
@@ -217,7 +222,9 @@ class Follower:
             FreshetError: If the head is refused.
         """
         state = self.state
-        if state.epoch and head.epoch != state.epoch and head.epoch != self.accept_epoch:
+        accepted_epochs = (state.epoch, self.accept_epoch)
+        is_first = state.epoch == ""
+        if not is_first and head.epoch not in accepted_epochs:
             raise FreshetError(
                 f"{state.target} is published by another writer (epoch {head.epoch}) than before "
                 f"({state.epoch}); if that is intended, start the follower with --accept-epoch "
@@ -265,6 +272,13 @@ class Follower:
             self._fetch_folder(head, number, names[number])
 
     def _fetch_folder(self, head: PublishedHead, number: str, name: str) -> None:
+        """Download a folder to a temporary one, and rename that when it is complete.
+
+        Args:
+            head: Head that names the folder.
+            number: Number of the folder's generation.
+            name: Name of the folder in the storage.
+        """
         target = self._folder(head.retriever, number)
         parent = target.parent
         parent.mkdir(parents=True, exist_ok=True)
@@ -328,8 +342,9 @@ class Follower:
         for retriever in retrievers(self.project.live):
             if retriever != head.retriever:
                 (self.project.live / retriever / CURRENT).unlink()
-        for folder in self._stored_folders():
-            is_needed = folder.parent.parent.name == head.retriever and folder.name in head.folders
+        for folder in sorted(self.project.live.glob(f"*/{GENERATIONS}/*")):
+            retriever = folder.parent.parent.name
+            is_needed = retriever == head.retriever and folder.name in head.folders
             if is_needed:
                 continue
             with _removable(folder) as is_removable:
@@ -337,12 +352,10 @@ class Follower:
                     _delete_folder(folder)
                 else:
                     has_leftovers = True
+        # Without older folders, no erased text is left on this disk. The writer is told so.
         if not has_leftovers and self.state.erasures_gone != self.state.erasures:
             self.state = replace(self.state, erasures_gone=self.state.erasures)
             self._write_state()
-
-    def _stored_folders(self) -> list[Path]:
-        return sorted(self.project.live.glob(f"*/{GENERATIONS}/*"))
 
     def _register(self, sequence: int) -> None:
         """Tell the writer which publication this follower reads, so that its folders are kept.
@@ -366,9 +379,19 @@ class Follower:
             self.registration_failure = str(error)
 
     def _folder(self, retriever: str, number: str) -> Path:
+        """Return the local folder of a generation."""
         return self.project.live / retriever / GENERATIONS / number
 
     def _read_state(self, target: str, name: str) -> FollowerState:
+        """Read the state of the copy, or begin a new copy in an empty folder.
+
+        Args:
+            target: Where the collection is published.
+            name: Name under which the follower registers.
+
+        Raises:
+            FreshetError: If the folder follows another collection, or is not empty and not a copy.
+        """
         path = self.project.state / FOLLOWING
         if path.is_file():
             state = FollowerState(**read_json(path))
@@ -405,6 +428,7 @@ class Follower:
 
 
 def _hash(head: PublishedHead) -> str:
+    """Return a hash of a head, which differs if two writers publish with the same number."""
     return hash_text(repr(sorted(asdict(head).items())))
 
 

@@ -115,14 +115,14 @@ def read_head(storage: SharedStorage, key: bytes, name: str = HEAD) -> Published
 
 def write_head(storage: SharedStorage, key: bytes, head: PublishedHead) -> None:
     """Write a head under its number, and then as the current head that followers read."""
-    signed = sign({"format": PUBLISH_FORMAT, **asdict(head)}, key)
+    signed = _sign_with_format(head, key)
     storage.write(f"{HEADS}/{head.sequence:08d}.json", signed)
     storage.write(HEAD, signed)
 
 
 def register(storage: SharedStorage, key: bytes, registration: FollowerRegistration) -> None:
     """Write the registration of a follower."""
-    signed = sign({"format": PUBLISH_FORMAT, **asdict(registration)}, key)
+    signed = _sign_with_format(registration, key)
     storage.write(f"{FOLLOWERS}/{registration.name}.json", signed)
 
 
@@ -148,6 +148,13 @@ def is_active(registration: FollowerRegistration, epoch: str, now: float) -> boo
     return is_recent and registration.epoch == epoch
 
 
+def _sign_with_format(content: PublishedHead | FollowerRegistration, key: bytes) -> bytes:
+    """Return a head or a registration as signed JSON, with the number of the format."""
+    values: dict[str, Any] = {"format": PUBLISH_FORMAT}
+    values.update(asdict(content))
+    return sign(values, key)
+
+
 def format_time(seconds: float) -> str:
     """Return a time in seconds since 1970 for a message.
 
@@ -158,6 +165,10 @@ def format_time(seconds: float) -> str:
 
 
 def _require_format(content: dict[str, Any], storage: SharedStorage) -> None:
+    """Raise an error unless a head or a registration has the format that this version reads.
+
+    The number of the format is removed from the content, so that the rest are its attributes.
+    """
     found = content.pop("format", None)
     if found != PUBLISH_FORMAT:
         raise FreshetError(

@@ -143,12 +143,13 @@ def publish(project: Project, target: str, key: bytes, take_over: bool = False) 
 
 @contextmanager
 def _locked_state(project: Project, target: str) -> Iterator[Path]:
-    """Keep other processes from publishing to a target, and yield the file of its state.
-
-    The file holds what the last publication to this target wrote.
-    """
-    name = hash_text(target if "://" in target else str(Path(target).resolve()))
-    path = project.state / PUBLISHING / f"{name[:KEY_CHARACTERS]}.json"
+    """Keep other processes from publishing to a target, and yield the file of its `WriterState`."""
+    # A folder can be named by several paths, but an address such as s3://bucket cannot.
+    address = target
+    if "://" not in target:
+        address = str(Path(target).resolve())
+    key = hash_text(address)[:KEY_CHARACTERS]
+    path = project.state / PUBLISHING / f"{key}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     with file_lock(path.with_suffix(".lock")):
         yield path
@@ -159,44 +160,61 @@ def _writer_state(
 ) -> WriterState:
     """Return the state of this writer, after checking that it is the only one.
 
+    Args:
+        path: File of the state. It does not exist before the first publication to this target.
+        before: Head that the target has now. None if nothing was published to it.
+        take_over: Whether to become the writer in place of another project.
+        target: The target, for the error message.
+
     Raises:
         FreshetError: If another project wrote the head.
     """
-    state = WriterState(**read_json(path)) if path.is_file() else None
-    if take_over or (state is None and before is None):
-        sequence = 0 if before is None else before.sequence
-        return WriterState(uuid.uuid4().hex, sequence)
-    if state is None:
+    # A writer takes a new epoch, so that followers notice that the writer has changed.
+    if take_over and before is not None:
+        return WriterState(uuid.uuid4().hex, before.sequence)
+    if take_over or (before is None and not path.is_file()):
+        return WriterState(uuid.uuid4().hex, 0)
+
+    if before is not None and not path.is_file():
         raise FreshetError(
-            f"{target} is written by another project (epoch {_epoch(before)}); publish to another "
+            f"{target} is written by another project (epoch {before.epoch}); publish to another "
             "place, or end that writer and become the writer with --take-over"
         )
+    state = WriterState(**read_json(path))
     if before is not None:
         is_foreign = before.epoch != state.epoch or before.sequence > state.sequence
         if is_foreign:
             raise FreshetError(
-                f"another writer has published number {before.sequence} (epoch {_epoch(before)}) "
+                f"another writer has published number {before.sequence} (epoch {before.epoch}) "
                 f"to {target}, but one machine writes; end that writer, and become the writer with "
                 "--take-over"
             )
     return state
 
 
-def _epoch(head: PublishedHead | None) -> str:
-    return "none" if head is None else head.epoch
-
-
 def _next_head(
     project: Project, generation: Generation, state: WriterState, before: PublishedHead | None
 ) -> PublishedHead:
-    """Return the head to write, or the published head if its content would be the same."""
+    """Return the head to write, or the published head if its content would be the same.
+
+    Args:
+        project: The writer's project.
+        generation: Generation to publish.
+        state: State of the writer.
+        before: Head that the target has now, or None.
+    """
     folders: dict[str, str] = {}
     for number in sorted(generation.needs):
         folders[f"{number:06d}"] = hash_path(generation.sibling(number) / MANIFEST)
-    erasures = 0 if before is None else before.erasures
-    erasure = "" if before is None else before.erasure
+
+    erasures = 0
+    erasure = ""
+    if before is not None:
+        erasures = before.erasures
+        erasure = before.erasure
     mark = last_erasure(project)
-    if mark not in ("", erasure):
+    has_new_erasure = mark not in ("", erasure)
+    if has_new_erasure:
         erasures += 1
         erasure = mark
 
@@ -248,6 +266,7 @@ def _upload_folders(storage: SharedStorage, generation: Generation, head: Publis
         if storage.read(f"{name}/{MANIFEST}") is not None:
             continue
         source = Generation.read(generation.sibling(int(number)))
+        # A damaged file is found here, before a follower downloads it.
         source.verify()
         for file_name in sorted(source.manifest["checksums"]):
             storage.upload(source.folder / file_name, f"{name}/{file_name}")
@@ -265,6 +284,7 @@ def _delete_unneeded(
     even if a follower still needs it. The follower then fetches the current head.
     """
     now = time.time()
+    # The oldest head that an active follower may still read.
     oldest_sequence = head.sequence
     for follower in followers:
         has_seen_erasures = follower.erasures >= head.erasures

@@ -97,12 +97,17 @@ class SharedStorage:
     def names(self, folder: str) -> list[str]:
         """Return the names of the files and folders in a folder, ascending."""
         with self._explained(folder):
+            # fsspec remembers listings, which other machines may have changed.
             self._filesystem.invalidate_cache()
             try:
                 paths = self._filesystem.ls(self._full(folder), detail=False)
             except FileNotFoundError:
                 return []
-            return sorted({path.rstrip("/").rpartition("/")[2] for path in paths})
+            names: set[str] = set()
+            for path in paths:
+                _, _, name = path.rstrip("/").rpartition("/")
+                names.add(name)
+            return sorted(names)
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete files and folders. Names that do not exist are left out."""
@@ -135,5 +140,8 @@ class SharedStorage:
 
 
 def _protocols(filesystem: Any) -> tuple[str, ...]:
+    """Return the protocols of a file system, such as "file", which fsspec gives as one or many."""
     protocol = filesystem.protocol
-    return (protocol,) if isinstance(protocol, str) else tuple(protocol)
+    if isinstance(protocol, str):
+        return (protocol,)
+    return tuple(protocol)

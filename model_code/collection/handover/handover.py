@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from model_code.collection.generations.generation_store import GenerationStore, default_retriever
 from model_code.collection.generations.searcher import Searcher
-from model_code.collection.handover.engines import Engine, EngineName, open_engine
+from model_code.collection.handover.engines import EngineName, open_engine
 from model_code.collection.handover.passages import (
     document_digests,
     read_encoded_documents,
@@ -194,13 +194,17 @@ def sync_handover(project: Project, target: HandoverTarget) -> HandoverReport:
         if not engine.exists():
             raise FreshetError(f"{target} is gone; write it again with freshet export --to")
 
+        # The collection may hold documents that an interrupted hand-over was sending.
         digests = document_digests(searcher)
+        possibly_held = record.documents.keys() | set(record.pending)
+        removed = possibly_held - digests.keys()
         changed = _changed_documents(record, digests)
-        removed = ((record.documents.keys() | set(record.pending)) - digests.keys()) - changed
         if changed or removed:
             record.pending = sorted(changed | removed | set(record.pending))
             _write_record(path, record)
-            _send(engine, searcher, changed, removed)
+            engine.delete(removed)
+            for documents in read_encoded_documents(searcher, changed):
+                engine.write(documents)
             record.change_sets += 1
         engine.finish()
 
@@ -210,12 +214,6 @@ def sync_handover(project: Project, target: HandoverTarget) -> HandoverReport:
         record.event = searcher.generation.watermark
         _write_record(path, record)
         return _report(target, record, len(changed), len(removed))
-
-
-def _send(engine: Engine, searcher: Searcher, changed: set[str], removed: set[str]) -> None:
-    engine.delete(removed)
-    for documents in read_encoded_documents(searcher, changed):
-        engine.write(documents)
 
 
 def _changed_documents(record: HandoverRecord, digests: dict[str, str]) -> set[str]:
@@ -235,6 +233,7 @@ def _changed_documents(record: HandoverRecord, digests: dict[str, str]) -> set[s
 def _require_same_encoder(
     record: HandoverRecord, searcher: Searcher, target: HandoverTarget
 ) -> None:
+    """Raise an error if the collection holds vectors of another encoder than the generation."""
     fingerprint = searcher.generation.fingerprint
     if fingerprint != record.fingerprint:
         raise FreshetError(
@@ -251,6 +250,7 @@ def _open_searcher(project: Project, retriever: str) -> Searcher:
 
 
 def _new_record(searcher: Searcher) -> HandoverRecord:
+    """Return the record of a collection to which nothing was written yet."""
     generation = searcher.generation
     return HandoverRecord(
         retriever=generation.retriever,
@@ -270,6 +270,11 @@ def _locked_record(project: Project, target: HandoverTarget) -> Iterator[Path]:
 
 
 def _read_complete_record(path: Path, target: HandoverTarget) -> HandoverRecord:
+    """Read the record of a collection to which a whole hand-over was written.
+
+    Raises:
+        FreshetError: If there was none, or it was interrupted.
+    """
     if not path.is_file():
         raise FreshetError(
             f"nothing was handed over to {target}; do it first: freshet export --to {target.engine}"
@@ -284,6 +289,11 @@ def _read_complete_record(path: Path, target: HandoverTarget) -> HandoverRecord:
 
 
 def _read_record(path: Path) -> HandoverRecord:
+    """Read the record of a collection.
+
+    Raises:
+        FreshetError: If the record has another format.
+    """
     content = read_json(path)
     if content.pop("format", None) != HANDOVER_FORMAT:
         raise FreshetError(
@@ -302,6 +312,7 @@ def _write_record(path: Path, record: HandoverRecord) -> None:
 def _report(
     target: HandoverTarget, record: HandoverRecord, written: int, deleted: int
 ) -> HandoverReport:
+    """Return the report of a finished hand-over, given the numbers of its documents."""
     return HandoverReport(
         target=str(target),
         retriever=record.retriever,

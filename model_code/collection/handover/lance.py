@@ -84,24 +84,30 @@ class LanceEngine:
 
     def delete(self, document_ids: Collection[str]) -> None:
         """Delete the rows of documents."""
-        ordered = sorted(document_ids)
-        for start in range(0, len(ordered), IDS_PER_CONDITION):
-            quoted = [_quote(document_id) for document_id in ordered[start:][:IDS_PER_CONDITION]]
-            self._opened().delete(f"document_id IN ({', '.join(quoted)})")
+        quoted_ids = [_quote(document_id) for document_id in sorted(document_ids)]
+        for start in range(0, len(quoted_ids), IDS_PER_CONDITION):
+            listed_ids = ", ".join(quoted_ids[start : start + IDS_PER_CONDITION])
+            self._opened().delete(f"document_id IN ({listed_ids})")
 
     def finish(self) -> None:
         """Do nothing: LanceDB commits each change by itself."""
 
     def _opened(self) -> Any:
+        """Return the open table.
+
+        Raises:
+            FreshetError: If the table does not exist.
+        """
         if self._table is None:
             raise FreshetError(f"LanceDB has no table {self._name!r}: create it first")
         return self._table
 
 
 def _rows(encoded: EncodedDocument) -> list[dict[str, Any]]:
+    """Return the rows of a document, one for each passage."""
     document = encoded.document
     rows = []
-    for passage, (text, vector) in enumerate(zip(encoded.texts, encoded.vectors, strict=True)):
+    for passage, text in enumerate(encoded.texts):
         row = {
             "document_id": document.document_id,
             "passage": passage,
@@ -109,7 +115,7 @@ def _rows(encoded: EncodedDocument) -> list[dict[str, Any]]:
             "text": text,
             "fields": canonical_fields(document.fields),
             "date": document.date,
-            "vector": np.asarray(vector).tolist(),
+            "vector": np.asarray(encoded.vectors[passage]).tolist(),
         }
         rows.append(row)
     return rows

@@ -66,12 +66,14 @@ class OpenSearchFiles:
         """Write requests that index documents. OpenSearch replaces earlier versions by id."""
         for encoded in documents:
             action = {"index": {"_id": engine_id(encoded.document.document_id)}}
-            self._append(json.dumps(action), json.dumps(_source(encoded), ensure_ascii=False))
+            body = json.dumps(_source(encoded), ensure_ascii=False)
+            self._append(json.dumps(action), body)
 
     def delete(self, document_ids: Collection[str]) -> None:
         """Write requests that delete documents."""
         for document_id in sorted(document_ids):
-            self._append(json.dumps({"delete": {"_id": engine_id(document_id)}}))
+            action = {"delete": {"_id": engine_id(document_id)}}
+            self._append(json.dumps(action))
 
     def finish(self) -> None:
         """Write the requests that are still in memory to the last file."""
@@ -79,6 +81,8 @@ class OpenSearchFiles:
             self._write_file()
 
     def _append(self, *lines: str) -> None:
+        """Add the lines of one request, and begin a new file first if they would not fit."""
+        # Each line ends with a newline character, which counts as well.
         size = sum(len(line.encode()) + 1 for line in lines)
         if self._lines and self._bytes + size > MAX_FILE_BYTES:
             self._write_file()
@@ -86,6 +90,7 @@ class OpenSearchFiles:
         self._bytes += size
 
     def _write_file(self) -> None:
+        """Write the lines that are in memory to the next file."""
         path = self._folder / f"{self._stem}-{self._files:04d}.ndjson"
         with atomic_write(path) as staged, staged.open("w", encoding="utf-8") as stream:
             for line in self._lines:
@@ -135,10 +140,12 @@ def engine_id(document_id: str) -> str:
 
 
 def _source(encoded: EncodedDocument) -> dict[str, Any]:
+    """Return the body of a document in OpenSearch, with its passages as nested objects."""
     document = encoded.document
     passages = []
-    for passage, (text, vector) in enumerate(zip(encoded.texts, encoded.vectors, strict=True)):
-        passages.append({"passage": passage, "text": text, "vector": vector.tolist()})
+    for passage, text in enumerate(encoded.texts):
+        vector = encoded.vectors[passage].tolist()
+        passages.append({"passage": passage, "text": text, "vector": vector})
     source = {
         "document_id": document.document_id,
         "title": document.title,

@@ -95,14 +95,25 @@ def read_encoded_documents(
 def _read_batch(
     searcher: Searcher, view: SegmentView, document_ids: Sequence[str]
 ) -> list[EncodedDocument]:
+    """Read live documents of a segment with their passages.
+
+    Args:
+        searcher: Searcher of the generation.
+        view: Segment that holds the documents.
+        document_ids: Ids of the documents.
+
+    Raises:
+        FreshetError: If a document has more or fewer passages than vectors.
+    """
     rules = searcher.generation.text
     vectors = _vectors(view)
-    rows_of_documents = view.segment.document_file.read(document_ids)
+    stored_documents = view.segment.document_file.read(document_ids)
 
-    encoded: list[EncodedDocument] = []
+    batch: list[EncodedDocument] = []
     for document_id in document_ids:
-        document = document_from_row(rows_of_documents[document_id])
+        document = document_from_row(stored_documents[document_id])
         spans = rules.passage_spans(document.text)
+        # Positions of the document's passages among the vectors of the segment.
         rows = list(view.segment.rows.rows_by_document[document_id])
         if len(spans) != len(rows):
             raise FreshetError(
@@ -110,10 +121,9 @@ def _read_batch(
                 f"but {len(rows)} vectors; the segment is damaged: freshet repair"
             )
         texts = [span.read(document.text) for span in spans]
-        encoded.append(
-            EncodedDocument(document, texts, np.asarray(vectors[rows], dtype=np.float32))
-        )
-    return encoded
+        document_vectors = np.asarray(vectors[rows], dtype=np.float32)
+        batch.append(EncodedDocument(document, texts, document_vectors))
+    return batch
 
 
 def _vectors(view: SegmentView) -> np.ndarray:

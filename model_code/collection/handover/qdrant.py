@@ -100,9 +100,10 @@ class QdrantEngine:
         self._client.close()
 
     def _points(self, encoded: EncodedDocument) -> list[Any]:
+        """Return the points of a document, one for each passage."""
         document = encoded.document
         points = []
-        for passage, (text, vector) in enumerate(zip(encoded.texts, encoded.vectors, strict=True)):
+        for passage, text in enumerate(encoded.texts):
             payload = {
                 "document_id": document.document_id,
                 "passage": passage,
@@ -111,8 +112,8 @@ class QdrantEngine:
                 "fields": dict(document.fields),
                 "date": document.date,
             }
-            point_id = uuid.uuid5(POINT_NAMESPACE, f"{passage}\0{document.document_id}")
-            points.append(
-                self._models.PointStruct(id=str(point_id), vector=vector.tolist(), payload=payload)
-            )
+            point_id = str(uuid.uuid5(POINT_NAMESPACE, f"{passage}\0{document.document_id}"))
+            vector = encoded.vectors[passage].tolist()
+            point = self._models.PointStruct(id=point_id, vector=vector, payload=payload)
+            points.append(point)
         return points
