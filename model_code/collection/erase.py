@@ -16,6 +16,8 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence, Set
 from pathlib import Path
 
+from model_code.collection.backup.export import DOCUMENTS_FILE
+from model_code.collection.backup.import_ import IMPORTED_FOLDER
 from model_code.collection.follow.publish import record_erasure
 from model_code.collection.generations.generation import Generation, verify_checksums_on_error
 from model_code.collection.generations.generation_store import retrievers
@@ -23,9 +25,11 @@ from model_code.collection.generations.refinements import documents_solved_with
 from model_code.collection.index.changes import ChangeReport, delete_documents
 from model_code.collection.index.live_index import DAMAGED, LiveIndex
 from model_code.collection.index.project_ledger import ledger_file
+from model_code.collection.index.retrain_plan import FOLDER, planned_generations
 from model_code.collection.segments.documents import DOCUMENTS, read_columns
 from model_code.collection.segments.known_overrides import KNOWN_OVERRIDES, load_overrides
 from model_code.collection.segments.solved import SolvedDocuments
+from model_code.collection.sync.inbox import DONE, FAILED, INBOX
 from model_code.corpus.clean_rows import clean_rows, read_file
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.document_files import DOCUMENT_SUFFIXES
@@ -124,9 +128,6 @@ def erase_generations(index: LiveIndex, holds_text: Callable[[Generation], bool]
     Returns:
         Numbers of the generations that contain the text and could not be deleted, ascending.
     """
-    # The import is inside because `freshet add` imports this module without needing it.
-    from model_code.collection.index.retrain_plan import planned_generations
-
     # The erasure is recorded before and after, because a generation that is published in between
     # may contain the text.
     record_erasure(index.project)
@@ -190,11 +191,14 @@ def delete_drift_references(index: LiveIndex) -> None:
 
 
 def _find_inbox_files(index: LiveIndex, document_ids: Set[str]) -> Iterator[str]:
-    """Yield a message for each file that the inbox has received and that names a document."""
-    from model_code.collection.sync.inbox import DONE, FAILED, INBOX
+    """Yield a message for each file that the inbox has received and that names a document.
 
+    The inbox is a folder whose files are added to the collection. It keeps the received files.
+    """
     inbox = index.project.root / INBOX
-    for path in sorted([*(inbox / DONE).glob("*"), *(inbox / FAILED).glob("*")]):
+    received = list((inbox / DONE).glob("*"))
+    received.extend((inbox / FAILED).glob("*"))
+    for path in sorted(received):
         if _file_names_document(path, document_ids, index.settings):
             yield f"{path}, which names one: delete it"
 
@@ -224,11 +228,8 @@ def _file_names_document(path: Path, document_ids: Set[str], settings: CorpusSet
 
 def _find_retrain_copies(index: LiveIndex, document_ids: Set[str]) -> Iterator[str]:
     """Yield a message for each retrain that has a copy of a given document."""
-    # The import is inside because it takes long and `freshet add` imports this module without
-    # needing it.
+    # The import is inside because it takes long, and other functions of this module do not need it.
     from pyarrow import parquet
-
-    from model_code.collection.index.retrain_plan import FOLDER
 
     for path in sorted((index.project.state / FOLDER).glob("*/*/snapshot/documents.parquet")):
         ids = parquet.read_table(path, columns=["id"])["id"].to_pylist()
@@ -242,9 +243,6 @@ def _find_imported_copies(index: LiveIndex, document_ids: Set[str]) -> Iterator[
 
     Erasing does not change this file, so the user has to edit it.
     """
-    from model_code.collection.backup.export import DOCUMENTS_FILE
-    from model_code.collection.backup.import_ import IMPORTED_FOLDER
-
     path = index.project.root / IMPORTED_FOLDER / DOCUMENTS_FILE
     if path.is_file():
         rows = clean_rows(read_file(path, DOCUMENTS_FILE), index.settings)

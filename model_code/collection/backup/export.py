@@ -247,7 +247,7 @@ def _judgement_rows(
 
 
 def _corpus_rows(project: Project, table: str) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a table of the built corpus, "queries" or "qrels". None without a build."""
+    """Yield the rows of the table "queries" or "qrels" of the built corpus, if there is one."""
     # The import is inside because it takes long and other commands of this package do not need it.
     import pyarrow.parquet as pq
 

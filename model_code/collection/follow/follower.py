@@ -124,7 +124,8 @@ class Follower:
             target: Where the collection is published.
             key: The shared key.
             name: Name under which the follower registers.
-            accept_epoch: Epoch of a new writer to accept in place of the present one.
+            accept_epoch: Epoch, which is the identity of a writer, of a new writer to accept in
+                place of the present one.
 
         Raises:
             SettingsError: If the name has other characters than letters, digits, `.`, `_` and `-`.
@@ -142,8 +143,11 @@ class Follower:
         self.state = self._read_state(target, name)
         # Why the registration failed. The writer then does not wait for this follower.
         self.registration_failure: str | None = None
+        # Why the last update failed.
         self._failure: str | None = None
+        # Number of the newest head that is known. A head describes a published generation.
         self._newest = self.state.sequence
+        # Times in seconds since 1970: since when the copy is behind, and when it looked last.
         self._behind_since: float | None = None
         self._checked = time.time()
 
@@ -185,7 +189,8 @@ class Follower:
     def _update(self) -> bool:
         """Read the published head, and switch to it if the copy does not equal it yet.
 
-        The caller holds the lock. Return whether anything changed.
+        The head is the signed description of the newest published generation. The caller holds the
+        lock. Return whether anything changed.
         """
         head = read_head(self.storage, self.key)
         if head is None:
@@ -337,8 +342,12 @@ class Follower:
         self._write_state()
 
     def _clean_up(self, head: PublishedHead) -> None:
-        """Delete the folders that the head does not name, unless a search still reads them."""
+        """Delete the folders that the head does not name, unless a search still reads them.
+
+        The head is the signed description of the published generation, which this copy equals.
+        """
         has_leftovers = False
+        # Only the published retriever is searched. Without a pointer, another one is not live.
         for retriever in retrievers(self.project.live):
             if retriever != head.retriever:
                 (self.project.live / retriever / CURRENT).unlink()

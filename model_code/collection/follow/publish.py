@@ -197,6 +197,8 @@ def _next_head(
 ) -> PublishedHead:
     """Return the head to write, or the published head if its content would be the same.
 
+    A head is the signed description of a published generation, which is a snapshot of the index.
+
     Args:
         project: The writer's project.
         generation: Generation to publish.
@@ -212,6 +214,7 @@ def _next_head(
     if before is not None:
         erasures = before.erasures
         erasure = before.erasure
+    # The mark is a random text, which every erasure of documents replaces.
     mark = last_erasure(project)
     has_new_erasure = mark not in ("", erasure)
     if has_new_erasure:

@@ -192,6 +192,8 @@ class GenerationDraft:
     def merge(self, newest: int) -> None:
         """Merge segments to a new segment in the folder of the generation.
 
+        Fewer segments make searches faster. Nothing is encoded again.
+
         Args:
             newest: Number of the newest shared segments to merge. The fresh segment is merged with
                 them if there is one.
@@ -209,33 +211,35 @@ class GenerationDraft:
     def manifest_facts(self, number: int, later: LaterEvidence) -> dict[str, Any]:
         """Return the entries of the manifest about segments, and write the files that they name.
 
-        `removed.json` and `known_overrides.json` are only written if their content differs from the
-        files of the current generation. Otherwise the manifest names the older files.
+        A segment is an index of some documents. Entries name the generations whose folders have the
+        segments, and the files about removed documents, changed known queries and weights. A file
+        is only written if its content differs from that of the current generation. Otherwise the
+        entry names the older file.
 
         Args:
             number: Number of the new generation.
             later: Evidence about known queries that arrived after documents were indexed.
         """
-        shared = [self.base, *self.segments]
-        views = list(shared)
-        segments = [view.segment.number for view in self.segments]
+        shared_views = [self.base, *self.segments]
+        all_views = list(shared_views)
+        segment_numbers = [view.segment.number for view in self.segments]
         if self.fresh is not None:
-            views.append(self.fresh)
-            segments.append(number)
+            all_views.append(self.fresh)
+            segment_numbers.append(number)
         if later:
-            holders = [(view.segment, view) for view in views]
+            holders = [(view.segment, view) for view in all_views]
             self.known = compute_overrides(holders, later, self.root.build_queries.held_out)
         facts = {
             "base": self.current.base,
             "build": self.current.build,
-            "segments": segments,
-            "removed": self._write_removed(shared, number),
+            "segments": segment_numbers,
+            "removed": self._write_removed(shared_views, number),
             "known": self._write_overrides(number),
             "tuned": self._write_weights(number),
             "fingerprint": self.current.fingerprint,
             "text": self.current.manifest["text"],
-            "documents": sum(view.documents for view in views),
-            "passages": sum(view.passages for view in views),
+            "documents": sum(view.documents for view in all_views),
+            "passages": sum(view.passages for view in all_views),
         }
         known_fields = self._known_fields()
         if known_fields:
@@ -465,7 +469,8 @@ class GenerationBuilder:
     def update_known_queries(self, cursor: LedgerCursor) -> Generation:
         """Make changed known queries searchable, without changing a document.
 
-        `apply` does this as well, but only together with changes of documents.
+        A known query is one that a document is known to answer, for example from feedback. `apply`
+        does this as well, but only together with changes of documents.
 
         Args:
             cursor: Part of the ledger that the new generation contains.
@@ -530,7 +535,9 @@ class GenerationBuilder:
         provenance: Mapping[str, Any],
         weights: Mapping[str, float] | None = None,
     ) -> Searcher:
-        """Build a generation, and return a searcher of it. It is not current yet.
+        """Build a generation (snapshot of the index), and return a searcher of it.
+
+        It is not current yet, so that searches do not use it.
 
         Args:
             searcher: Searcher of the generation to start from.

@@ -305,8 +305,8 @@ class GenerationStore:
     def unneeded_generations(self, keep: int, registered: Collection[int] = ()) -> list[Generation]:
         """Return the generations that garbage collection may delete, oldest first.
 
-        The current generation is never among them. Generations whose folders are read by a kept
-        generation are not among them either.
+        The current generation, which searches use, is never among them. Generations whose folders
+        are read by a kept generation are not among them either.
 
         Args:
             keep: Number of newest generations to keep, at least 1.
@@ -330,9 +330,10 @@ class GenerationStore:
     def collect_garbage(self, keep: int, registered: Collection[int] = ()) -> tuple[int, ...]:
         """Delete old generations, except for folders that a reader has open.
 
-        If a reader has a generation open, all folders that this generation reads stay as well. The
-        newest generation is deleted first. A generation reads only its own folder and folders of
-        older ones. So an interruption leaves no generation without a folder that it reads.
+        A generation is a snapshot of the index, which shares files with older ones. If a reader has
+        a generation open, all folders that this generation reads stay as well. The newest
+        generation is deleted first. A generation reads only its own folder and folders of older
+        ones. So an interruption leaves no generation without a folder that it reads.
 
         Args:
             keep: Number of newest generations to keep; see `unneeded_generations`.

@@ -91,6 +91,7 @@ def effective_changes(changes: Iterable[Change], views: Sequence[SegmentView]) -
         views: Segments of the generation that is changed.
     """
     effective: list[Change] = []
+    # Content hash of each document after the changes so far. None if it does not exist.
     current_hashes: dict[str, str | None] = {}
     for change in changes:
         document_id = change.document_id

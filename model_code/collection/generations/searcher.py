@@ -286,6 +286,7 @@ class Searcher:
                 no document ever had.
         """
         with verify_checksums_on_error(self.generation):
+            # This raises the error if there is no such document.
             self.view_of(document_id)
             document = self.documents([document_id])[document_id]
             text = f"{document.title}\n{document.text}".strip()[:MAX_LIKE_CHARACTERS]
@@ -843,6 +844,7 @@ class Searcher:
         """
         segments: list[RetrieverSegment] = []
         for view in self.views:
+            # Overrides replace the known queries that the segment itself has of a document.
             overrides = dict(view.known)
             for document_id, evidence in view.known_queries():
                 kept = drop_held_out(evidence, held_out)
@@ -913,7 +915,8 @@ class Searcher:
     def _mark_below_floor(self, hits: Sequence[Hit], text: str, query: Any) -> list[Hit]:
         """Mark the hits below the relevance floor, which are probably no answers.
 
-        If the query has no words, all hits are marked.
+        The floor is learned from random queries, which the collection hardly answers. If the query
+        has no words, all hits are marked.
         """
         if not hits:
             return []
@@ -942,6 +945,15 @@ class Searcher:
 
         These are the parts that the retriever explains, or the score of the reranker, and then the
         boosts.
+
+        Args:
+            retriever: Retriever that encoded the query.
+            text: Text of the query.
+            query: The encoded query.
+            document_ids: Ids of the documents to explain.
+            contributions: Parts that are known already, by document id: the whole score of the
+                reranker or the retriever, and then each boost. Empty if there is no reranker and no
+                boost.
         """
         is_reranked = any(parts[0].token == RERANKER for parts in contributions.values())
         is_boosted_only = bool(contributions) and not retriever.can_explain

@@ -46,9 +46,10 @@ def verify_searchable(
 ) -> None:
     """Raise an error if a new generation does not find a document as it should.
 
-    A document counts as found if it is first in a search with its own first vector. Documents with
-    an equal score or a longer vector may rank above it. A retriever without vectors only has to
-    give each changed document a finite score.
+    A generation is a snapshot of the index, which consists of segments. It is checked before
+    searches use it. A document counts as found if it is first in a search with its own first
+    vector. Documents with an equal score or a longer vector may rank above it. A retriever without
+    vectors only has to give each changed document a finite score.
 
     Args:
         searcher: Searcher of the new generation.

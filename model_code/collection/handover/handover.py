@@ -134,7 +134,9 @@ class HandoverReport:
 def hand_over(
     project: Project, target: HandoverTarget, retriever: str | None = None, replace: bool = False
 ) -> HandoverReport:
-    """Copy all live documents to a new collection of an engine.
+    """Copy all live documents to a new collection of an engine: another search engine.
+
+    A record of the copied versions is kept, so that `sync_handover` can later send only changes.
 
     Args:
         project: Project with a live collection.
@@ -194,12 +196,15 @@ def sync_handover(project: Project, target: HandoverTarget) -> HandoverReport:
         if not engine.exists():
             raise FreshetError(f"{target} is gone; write it again with freshet export --to")
 
-        # The collection may hold documents that an interrupted hand-over was sending.
+        # A digest identifies the version of a document. The collection may also hold documents that
+        # an interrupted hand-over was sending.
         digests = document_digests(searcher)
         possibly_held = record.documents.keys() | set(record.pending)
         removed = possibly_held - digests.keys()
         changed = _changed_documents(record, digests)
         if changed or removed:
+            # The ids are recorded before the documents are sent. After a crash, all of them are
+            # sent again.
             record.pending = sorted(changed | removed | set(record.pending))
             _write_record(path, record)
             engine.delete(removed)

@@ -35,7 +35,7 @@ class LanceEngine:
         Raises:
             FreshetError: If lancedb is not installed, or cannot open the target.
         """
-        # Otherwise it warns of each table that is created.
+        # Without this, LanceDB logs a warning for each table that is created.
         os.environ.setdefault("LANCE_LOG", "error")
         library: Any = import_library("lancedb", "lancedb")
         self._name = name

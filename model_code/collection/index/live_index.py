@@ -556,8 +556,8 @@ class LiveIndex:
     def _record_solves(self, pending: Pending) -> bool:
         """Record events that solve vectors again, because feedback changed known queries.
 
-        Nothing is recorded if `pending` does not reach the end of the ledger. The next call does
-        it.
+        IncDSI solves the vector of a document so that its known queries find it. Nothing is
+        recorded if `pending` does not reach the end of the ledger. The next call does it.
 
         Args:
             pending: Events that are about to be applied.
@@ -656,9 +656,10 @@ class LiveIndex:
             return self.builder.tune(weights, ledger_view.cursor, provenance)
 
     def revert(self, number: int) -> Generation:
-        """Take all documents back to their state in an earlier generation.
+        """Take all documents back to their state in an earlier generation (snapshot of the index).
 
-        This affects all retrievers. Pending events are not undone. They are applied next.
+        This affects all retrievers. Pending events, which are recorded and not searchable yet, are
+        not undone. They are applied next.
 
         Args:
             number: Number of a generation of the default retriever.
@@ -705,8 +706,8 @@ class LiveIndex:
     def rewind(self, number: int) -> Generation:
         """Replace a faulty index of this retriever by an older one.
 
-        Unlike `revert`, this changes no document. The events after the older generation become
-        pending again, so that the next `apply` repeats them.
+        Unlike `revert`, this changes no document. The events after the older generation (snapshot
+        of the index) become pending again, so that the next `apply` repeats them.
 
         Args:
             number: Number of the older generation.
@@ -889,8 +890,9 @@ def collect_changes(
 ) -> tuple[list[Change], dict[str, frozenset[str]]]:
     """Translate events to changes of documents, in their order.
 
-    A solve event becomes a put of the unchanged document, so that its vector is solved again. Solve
-    events are ignored if the builder does not solve vectors, or the document is removed.
+    A solve event asks IncDSI to solve the vector of a document again, because its known queries
+    changed. It becomes a put of the unchanged document. Solve events are ignored if the builder
+    does not solve vectors, or the document is removed.
 
     Args:
         builder: Builder of the retriever's generations.

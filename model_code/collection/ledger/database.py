@@ -83,10 +83,10 @@ events = Table(
 # These conditions define partial indexes. SQLite uses a partial index only for a query with the
 # same condition, so the value 'revert' is a literal and no parameter.
 IS_REVERT = events.c.kind == literal_column("'revert'")
-IS_REPEATED = events.c.again.is_not(None)
+IS_COPY = events.c.again.is_not(None)
 Index("ledger_events_document", events.c.document_id, events.c.id)
 Index("ledger_events_revert", events.c.id, sqlite_where=IS_REVERT, postgresql_where=IS_REVERT)
-Index("ledger_events_again", events.c.again, sqlite_where=IS_REPEATED, postgresql_where=IS_REPEATED)
+Index("ledger_events_again", events.c.again, sqlite_where=IS_COPY, postgresql_where=IS_COPY)
 
 # Names of received batches, such as the hash of an inbox file. A batch is recorded only once.
 batches = Table(

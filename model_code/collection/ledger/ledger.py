@@ -46,11 +46,11 @@ from model_code.collection.ledger.states import (
     LedgerView,
     Revert,
     contains,
-    history_of,
     in_intervals,
     last_events,
     position_at,
-    repeats_of,
+    read_copies,
+    read_history,
     select_events,
 )
 from model_code.collection.ledger.tasks import TaskTable
@@ -296,6 +296,8 @@ class Ledger:
         self, documents: Mapping[str, Document], versions: Mapping[str, str], source: str
     ) -> Receipt:
         """Give documents other ids, in one transaction. Their feedback gets the new ids, too.
+
+        Each document is put under its new id, and removed under its old one.
 
         Args:
             documents: Documents with their new ids, by old id.
@@ -577,7 +579,7 @@ class Ledger:
     def last_revert(self) -> Revert | None:
         """Return the last revert, or None if there was none."""
         with self._database.read() as connection:
-            reverts = history_of(connection).reverts
+            reverts = read_history(connection).reverts
         return reverts[-1] if reverts else None
 
     def position(self, event: int | None = None) -> Position:
@@ -589,6 +591,9 @@ class Ledger:
 
     def mismatch(self, position: Position) -> str | None:
         """Check that a position belongs to this ledger.
+
+        A position is an event id with the identity of its ledger and a hash of the event. So it
+        detects another ledger, and an older copy of the right one, such as from a backup.
 
         Returns:
             None if it does. "another log" if the position belongs to a ledger with another
@@ -868,7 +873,8 @@ def _unreverted_contents(
 ) -> set[tuple[str, str]]:
     """Return the contents that were put and not reverted, as pairs of document id and hash.
 
-    If the same content was put several times, the last put decides.
+    A revert takes all documents back to an earlier state, so that later events have no effect. If
+    the same content was put several times, the last put decides.
     """
     # Seen from the end of the ledger, no event is pending: each was either reverted or not.
     end = LedgerCursor(Position(event=connection.scalar(SELECT_LAST_ID)))
@@ -891,8 +897,9 @@ def _rejection_hash(rejection: Rejection, source: str) -> str:
 def _compensations(connection: sa.Connection, to: int, target: RevertTarget) -> list[Row]:
     """Return rows of events that take all documents back to their state after event `to`.
 
-    A document is restored from its last event up to `to`. A document without such an event is
-    restored from the files of the generation, or removed if the files do not have it either.
+    A revert to an earlier generation, a snapshot of the index, appends these events. A document is
+    restored from its last event up to `to`. A document without such an event is restored from the
+    files of the generation, or removed if the files do not have it either.
 
     Args:
         connection: Connection of a writing transaction.
@@ -954,20 +961,21 @@ def _rows_at(connection: sa.Connection, document_ids: Iterable[str], event: int)
 def _pending_ids(connection: sa.Connection, to: int, current: int) -> list[int]:
     """Return the ids of the pending events, which no search has found yet.
 
-    An event is effective at a position if it lies before the position and was not reverted. A
-    pending event is effective at the end of the ledger, but in neither of the two generations.
+    A revert must not undo them. An event is effective at a position if it lies before the position
+    and was not reverted. A pending event is effective at the end of the ledger, but in neither of
+    the two generations.
 
     Args:
         connection: Connection of a transaction.
         to: Last event of the generation to revert to.
         current: Last event of the current generation.
     """
-    history = history_of(connection)
+    history = read_history(connection)
     searched = [*history.effective(current), *history.effective(to)]
-    # An earlier revert copied pending events. Once a search found the event or a copy of it, none
-    # of them is pending.
+    # An earlier revert copied events that were pending then. Once a search found the event or a
+    # copy of it, none of them is pending.
     searched_copies: set[int] = set()
-    for ids in repeats_of(connection).values():
+    for ids in read_copies(connection).values():
         if any(contains(searched, event) for event in ids):
             searched_copies.update(ids)
 

@@ -24,7 +24,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from model_code.collection.ledger.database import (
-    IS_REPEATED,
+    IS_COPY,
     IS_REVERT,
     Database,
     chunks,
@@ -177,6 +177,9 @@ class History:
     def _without_reverted(self, start: int, end: int, skip_restored_files: bool) -> list[Interval]:
         """Return the interval from `start` to `end` without events that a revert undid.
 
+        A revert with the id r to an earlier event t undid all events between t and r. The last of
+        these events are its block, which undid the others.
+
         Args:
             start: Id of the event to start after.
             end: Id of the last event to include.
@@ -274,18 +277,20 @@ class LedgerView:
     cursor: LedgerCursor
 
     def pending(self, limit: int | None = None) -> Pending:
-        """Return the events that are not applied to the generation yet.
+        """Return the events that are not applied to the generation (snapshot of the index) yet.
 
         Args:
             limit: Number of puts and removals after which the result ends. Events that solve
                 vectors again before the next change are included. If the limit lies inside the
-                block of a revert, the whole block is included. None returns all events. If the
-                cursor asks for a replay, all events are returned in any case.
+                block of a revert, the whole block is included. None returns all events. If it is
+                unknown which events the generation contains (a replay), all are returned in any
+                case.
         """
         start = self.cursor.position.event
         with self._database.read() as connection:
-            history = history_of(connection)
+            history = read_history(connection)
             last_id = connection.scalar(SELECT_LAST_ID)
+            # The path leaves out events that a later revert undid.
             path = history.path(start, last_id, self.cursor.replay)
             end = last_id
             if limit is not None and not self.cursor.replay:
@@ -333,17 +338,18 @@ class LedgerView:
             intervals = _Intervals.read(connection, self.cursor)
             # Compensations of a revert and its copies of pending events are not counted: no person
             # sent them.
-            is_copy = IS_REPEATED
             is_compensation = in_intervals(intervals.blocks)
-            is_counted = IS_CHANGE & sa.not_(is_copy) & sa.not_(is_compensation)
+            is_counted = IS_CHANGE & sa.not_(IS_COPY) & sa.not_(is_compensation)
             arrived = _count(connection, events, is_counted)
 
-            copied_ids = sa.select(events.c.again).where(IS_REPEATED)
+            # The path has the events to apply next. Whether an event with copies is pending depends
+            # on all of them, so that such events are counted one by one.
+            copied_ids = sa.select(events.c.again).where(IS_COPY)
             has_no_copies = sa.not_(events.c.id.in_(copied_ids))
             is_on_path = in_intervals(intervals.path)
             pending = _count(connection, events, is_counted & has_no_copies & is_on_path)
-            for entries in intervals.repeats.values():
-                if intervals.is_pending(entries):
+            for ids in intervals.copies.values():
+                if intervals.is_pending(ids):
                     pending += 1
 
             counts = dict.fromkeys(EventState, 0)
@@ -380,7 +386,7 @@ class LedgerView:
         Documents of the build without events are left out.
         """
         with self._database.read() as connection:
-            effective = history_of(connection).effective(self.cursor.position.event)
+            effective = read_history(connection).effective(self.cursor.position.event)
             last = _last_by_document(effective)
             query = (
                 sa.select(events.c.document_id, events.c.payload)
@@ -401,7 +407,7 @@ class LedgerView:
         """Return the intervals of the events that are not applied to the generation yet."""
         start = self.cursor.position.event
         last_id = connection.scalar(SELECT_LAST_ID)
-        return history_of(connection).path(start, last_id, self.cursor.replay)
+        return read_history(connection).path(start, last_id, self.cursor.replay)
 
     def _effective_counts(
         self, connection: sa.Connection, effective: Iterable[Interval]
@@ -471,19 +477,19 @@ class _Intervals:
         effective: Effective events of the generation.
         path: Events that lead from the generation to the end of the ledger.
         blocks: Blocks of all reverts.
-        repeats: For each event with copies, the ids of its entries: the event and its copies.
+        copies: Ids of each copied event and its copies, by the id of the event.
     """
 
     cursor: LedgerCursor
     effective: list[Interval]
     path: list[Interval]
     blocks: list[Interval]
-    repeats: Mapping[int, list[int]]
+    copies: Mapping[int, list[int]]
 
     @classmethod
     def read(cls, connection: sa.Connection, cursor: LedgerCursor) -> _Intervals:
         """Read the reverts and copies of a ledger, as seen from a generation with this cursor."""
-        history = history_of(connection)
+        history = read_history(connection)
         start = cursor.position.event
         last_id = connection.scalar(SELECT_LAST_ID)
         return cls(
@@ -491,43 +497,47 @@ class _Intervals:
             effective=history.effective(start),
             path=history.path(start, last_id, cursor.replay),
             blocks=history.blocks,
-            repeats=repeats_of(connection),
+            copies=read_copies(connection),
         )
 
-    def is_pending(self, entries: Iterable[int]) -> bool:
+    def is_pending(self, ids: Iterable[int]) -> bool:
         """Return whether an event is pending, given the ids of the event and its copies.
 
         It is pending if one of them will be applied and none is applied already. An id inside the
         block of a revert does not count: it undoes a change.
         """
-        is_on_path = False
-        for event in entries:
-            if contains(self.effective, event):
+        will_be_applied = False
+        for event_id in ids:
+            if contains(self.effective, event_id):
                 return False
-            if contains(self.path, event) and not contains(self.blocks, event):
-                is_on_path = True
-        return is_on_path
+            if contains(self.path, event_id) and not contains(self.blocks, event_id):
+                will_be_applied = True
+        return will_be_applied
 
     def state(self, event: Event, last: int | None) -> EventState | None:
-        """Return the state of an event.
+        """Return the state of an event, seen from the generation (a snapshot of the index).
+
+        An event is effective if the generation contains it, and no revert undid it. A revert copies
+        pending events, so an event and its copies have one state.
 
         Args:
             event: The event.
             last: Id of the last effective event of the same document. None without one.
         """
         original = event.id if event.again is None else event.again
-        entries = self.repeats.get(original, [event.id])
-        effective_entries = [entry for entry in entries if contains(self.effective, entry)]
-        if effective_entries:
-            if last not in effective_entries:
+        ids = self.copies.get(original, [event.id])
+        effective_ids = [event_id for event_id in ids if contains(self.effective, event_id)]
+        if effective_ids:
+            if last not in effective_ids:
                 return EventState.SUPERSEDED
-            is_trained = effective_entries[0] <= self.cursor.trained
+            is_trained = effective_ids[0] <= self.cursor.trained
             return state_of(event.kind, is_trained)
 
+        # A compensation is an event that a revert appended to undo a change.
         is_compensation = contains(self.blocks, event.id)
         if is_compensation:
             return None
-        if self.is_pending(entries):
+        if self.is_pending(ids):
             return EventState.PENDING
         return EventState.ROLLED_BACK
 
@@ -546,7 +556,7 @@ def state_of(kind: str, trained: bool) -> EventState:
     return EventState.LIVE
 
 
-def history_of(connection: sa.Connection) -> History:
+def read_history(connection: sa.Connection) -> History:
     """Read all reverts of the ledger."""
     reverts: list[Revert] = []
     for event, payload in connection.execute(SELECT_REVERTS):
@@ -558,17 +568,19 @@ def history_of(connection: sa.Connection) -> History:
     return History(reverts)
 
 
-def repeats_of(connection: sa.Connection) -> dict[int, list[int]]:
+def read_copies(connection: sa.Connection) -> dict[int, list[int]]:
     """Find all events that a revert has copied to the end of the ledger.
+
+    A revert copies the events that no search has found yet, so that it does not undo them.
 
     Returns:
         Ids of the event and its copies, ascending, by the id of the event.
     """
-    repeats: dict[int, list[int]] = {}
-    query = sa.select(events.c.id, events.c.again).where(IS_REPEATED).order_by(events.c.id)
-    for event, original in connection.execute(query):
-        repeats.setdefault(original, [original]).append(event)
-    return repeats
+    copies: dict[int, list[int]] = {}
+    query = sa.select(events.c.id, events.c.again).where(IS_COPY).order_by(events.c.id)
+    for copy, original in connection.execute(query):
+        copies.setdefault(original, [original]).append(copy)
+    return copies
 
 
 def mark(event: int, received: float, document_id: str, content_hash: str) -> str:
@@ -612,7 +624,7 @@ def last_events(
     *columns: sa.Column[Any],
     within: Iterable[Interval] | None = None,
 ) -> list[sa.Row[Any]]:
-    """Return the last put or removal of each document, in no particular order.
+    """Return the last event that put or removed each document, in no particular order.
 
     Args:
         connection: Connection of a transaction.
@@ -642,6 +654,8 @@ def _end_of_limit(
 ) -> int:
     """Return the id of the last event to apply, if only some changes are applied at once.
 
+    A block of events that a revert appended is not split.
+
     Args:
         connection: Connection of a transaction.
         history: The reverts of the ledger.
@@ -659,7 +673,6 @@ def _end_of_limit(
     # Events that solve vectors again do not count as changes, so they are included up to the next.
     last_solve = _last_solve_between(connection, path, last_change, next_change)
     end = last_change if last_solve is None else last_solve
-    # A block of a revert is applied as a whole.
     return history.end_of_block(end)
 
 
@@ -667,6 +680,8 @@ def _last_solve_between(
     connection: sa.Connection, intervals: Iterable[Interval], after: int, before: int
 ) -> int | None:
     """Return the id of the last solve event between two events, or None.
+
+    A solve event asks IncDSI to solve the vector of a document again.
 
     Args:
         connection: Connection of a transaction.

@@ -146,7 +146,11 @@ class FieldValue:
 
     @cached_property
     def keys(self) -> tuple[Key, ...]:
-        """All keys of the value; see `Key`."""
+        """All keys of the value: pairs of a type and a value.
+
+        A value equals the operand of a filter if they share a key. The text "2020" can also be read
+        as a number, so it has two.
+        """
         if self.kind != "text":
             return ((self.kind, self.value),)
         keys: list[Key] = [("text", self.value)]

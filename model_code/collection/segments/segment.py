@@ -222,11 +222,12 @@ class BaseSegment(LoadedSegment):
 
     @classmethod
     def open(cls, folder: Path, fingerprint: str) -> BaseSegment:
-        """Open a base segment.
+        """Open a base segment, which holds the documents of a build.
 
         Args:
             folder: Folder of the segment.
-            fingerprint: Fingerprint that the encoder must have, from the manifest of the folder.
+            fingerprint: Fingerprint that the encoder must have, from the manifest of the folder. It
+                identifies the encoder's weights and settings.
 
         Raises:
             FingerprintMismatch: If the encoder has another fingerprint.
@@ -400,6 +401,8 @@ def write_segment(
 ) -> LoadedSegment:
     """Write a new segment: encode documents, index them, and find their nodes in the hierarchy.
 
+    A segment is an immutable folder with an index of some documents.
+
     Args:
         folder: Folder to write to.
         base: Base segment, whose encoder and hierarchy are used.
@@ -472,6 +475,7 @@ def new_passages(
 def merge_segments(folder: Path, views: Sequence[SegmentView]) -> None:
     """Write a new segment with the live documents of several segments.
 
+    A segment is an immutable folder with an index of some documents. The removed ones are left out.
     Vectors and all other data are copied, so that nothing is encoded again.
 
     Args:
