@@ -74,6 +74,8 @@ def backup(project: Project, target: Path) -> str | None:
     live = staging / "live"
     live.mkdir(parents=True)
     with file_lock(project.live / WRITER_LOCK):
+        # Generations are snapshots of the index, which never change. The names of unfinished ones
+        # begin with a dot.
         for name in retrievers(project.live):
             shutil.copytree(
                 project.live / name / GENERATIONS,
@@ -87,6 +89,7 @@ def backup(project: Project, target: Path) -> str | None:
     for name in SETTINGS:
         if (project.root / name).is_file():
             shutil.copyfile(project.root / name, staging / name)
+    # The ledger is copied last, so that it has all changes that the generations contain.
     advice = _copy_ledger(project, live / LEDGER)
 
     fsync_tree(staging)

@@ -383,26 +383,32 @@ def repair(
     """
     done: list[str] = []
     with file_lock(project.live / WRITER_LOCK):
+        # Check all files of all retrievers.
         inspections: list[RetrieverInspection] = []
         for store in _existing_stores(project):
             inspection = RetrieverInspection.inspect(store)
             if inspection.whole is not None or inspection.damaged:
                 inspections.append(inspection)
 
+        # Make the ledger complete. A mismatch is a retriever that was not made from this ledger.
         watermarks = [inspection.watermark for inspection in inspections]
-        opened = _open_or_replace_ledger(project, max([0, *watermarks]), done)
+        last_event = max(watermarks, default=0)
+        opened = _open_or_replace_ledger(project, max(last_event, 0), done)
         with opened.ledger as ledger:
             mismatches = _find_mismatches(ledger, inspections)
             if mismatches or opened.changes:
                 _require_consent(project, ledger, inspections, mismatches, adopt)
                 sources = _rank_sources(ledger, inspections, mismatches, opened.changes)
                 done.extend(append_missing_events(ledger, sources, inspections, opened.origins))
+
+            # Search undamaged generations only.
             for inspection in inspections:
                 is_mismatch = inspection.retriever in mismatches
                 done.extend(_set_damage_aside(inspection))
                 done.extend(_publish_whole_generation(ledger, inspection, is_mismatch))
         done.extend(_repair_default_retriever(project, champion))
 
+    # Apply the events that older generations lack. `apply` takes the lock itself.
     for inspection in inspections:
         if inspection.whole is None:
             continue

@@ -223,6 +223,9 @@ class Follower:
     def _require_acceptable(self, head: PublishedHead) -> None:
         """Refuse a head of another writer, an older head, and a head from before an erasure.
 
+        A head is the signed description of a published generation. Its epoch identifies the writer,
+        and its sequence number rises with every publication.
+
         Raises:
             FreshetError: If the head is refused.
         """

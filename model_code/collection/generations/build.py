@@ -62,7 +62,8 @@ def add_build(
 ) -> Generation:
     """Add a finished build as a new generation, which is not searched yet.
 
-    All files are copied, so that a later build cannot change the generation.
+    A generation is a snapshot of the live index. All files are copied, so that a later build cannot
+    change it.
 
     Args:
         store: Generations of the retriever.
@@ -82,6 +83,7 @@ def add_build(
     """
     with store.staging_dir() as folder:
         facts = copy_build(folder, artifacts, text)
+        # A build is its own base. It has no added segments, and no removed documents.
         number = store.next_number()
         facts["base"] = number
         facts["build"] = number

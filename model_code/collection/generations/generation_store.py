@@ -158,6 +158,7 @@ class GenerationStore:
     ) -> Generation:
         """Make an older generation the current one, under a new number.
 
+        The number of the current generation only rises, so the older number cannot be used again.
         The new generation shares all files with the older one.
 
         Args:

@@ -253,6 +253,7 @@ def probe_newest_document(
     provenance = generation.manifest["provenance"]
     if "events" not in provenance:
         return None
+    # Ids of the first and the last ledger event that the generation added.
     first, last = provenance["events"]
     last_probed = min(last, first + MAX_PROBED_EVENTS)
     event = _first_live_event(ledger_view.events(first, last_probed))

@@ -549,6 +549,7 @@ def _parse_equality(name: str, operand: Any) -> Condition:
             accepts_missing = True
             continue
         keys.update(_equal_keys(value))
+        # An operand such as "2020-05" means a whole month, and matches each time in it.
         period = value.period
         if period is not None and period.end is not None:
             selectors.append(Range("instant", period.start, period.end, is_period=True))

@@ -120,6 +120,7 @@ def rename_source(
         if documents:
             receipt = index.rename_documents(documents, source_label(new))
             apply_changes(index, report, [receipt])
+        # `sources.json` is written last, so that an interrupted renaming can be repeated.
         _forget_files(index, old)
         sources[new] = sources.pop(old)
         write_sources(project, sources)
