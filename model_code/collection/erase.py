@@ -49,6 +49,9 @@ def erase_documents(
 ) -> ChangeReport:
     """Remove documents, and delete their texts from all generations and the ledger.
 
+    Generations are snapshots of the index, and the ledger is the log of changes. Both would keep
+    the texts of deleted documents.
+
     Args:
         index: Live index of any retriever. The documents are erased from all retrievers.
         document_ids: Ids of the documents.
@@ -93,6 +96,8 @@ def all_indexes(index: LiveIndex) -> Iterator[LiveIndex]:
 
 def _erase_from_generations(index: LiveIndex, document_ids: Set[str]) -> Iterator[str]:
     """Delete the generations of a retriever that contain some documents.
+
+    A generation is a snapshot of the index. It may hold documents that a later one has removed.
 
     Args:
         index: Live index of the retriever.

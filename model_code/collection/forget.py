@@ -143,7 +143,11 @@ def _documents_with_row_query(index: LiveIndex, forgotten: str) -> list[Document
 
 
 def _holds_query(generation: Generation, forgotten: str) -> bool:
-    """Return whether the folder of a generation contains a query, given the query's hash."""
+    """Return whether the folder of a generation contains a query, given the query's hash.
+
+    A generation is a snapshot of the index. Its folder has documents and known queries, which can
+    contain the text.
+    """
     documents = generation.folder / DOCUMENTS
     if documents.is_file():
         (query_lists,) = read_columns(documents, "queries")

@@ -67,6 +67,8 @@ EXPORT_COLUMNS = ColumnSettings()
 def live_documents(generation: Generation) -> Iterator[Document]:
     """Yield all live documents of a generation, segment by segment.
 
+    A generation is a snapshot of the index. A segment is a folder with some of its documents.
+
     Raises:
         Damaged: If a documents file does not have its checksum.
     """
@@ -287,7 +289,11 @@ def _export_ledger(project: Project, generation: Generation, folder: Path) -> di
 
 
 def _event_rows(view: LedgerView, last_event: int) -> Iterator[dict[str, Any]]:
-    """Yield the puts and removals up to an event as rows, with their states in the generation."""
+    """Yield the puts and removals up to an event as rows, with their states in the generation.
+
+    An event is an entry of the ledger, the log of changes. Events are read in pieces, which bounds
+    the memory.
+    """
     for first in range(1, last_event + 1, EVENTS_PER_QUERY):
         for event in view.events(first, first + EVENTS_PER_QUERY - 1):
             yield {

@@ -173,6 +173,8 @@ def _check_judgements(
 ) -> None:
     """Check the queries and judgements of an export as a build would.
 
+    Nothing is recorded here. The next build reads the same rows from the copied export.
+
     Args:
         folder: Folder of the export.
         settings: Settings by which rows are checked.

@@ -129,6 +129,8 @@ def _require_intact_ledger(project: Project) -> None:
 def _require_agreement(project: Project, store: GenerationStore) -> None:
     """Raise an error unless the files of the current generation and the ledger agree.
 
+    The ledger is the log of changes, from which generations, the snapshots of the index, are made.
+
     Args:
         project: The project.
         store: Generations of a retriever, whose files are undamaged.
@@ -170,6 +172,8 @@ def _require_segment_agreement(folder: Path) -> None:
 
 def _require_ledger_agreement(project: Project, generation: Generation) -> None:
     """Raise an error unless a generation has the contents that the ledger has at its position.
+
+    The position is the last event of the ledger, the log of changes, that the generation contains.
 
     Args:
         project: The project.
@@ -367,6 +371,9 @@ def repair(
 ) -> list[str]:
     """Repair the live collections of a project and its ledger.
 
+    A retriever with damaged files goes back to an older generation, a snapshot of its index. A
+    damaged ledger, the log of changes, is written again from the documents.
+
     Args:
         project: The project.
         champion: Name of the retriever to search by default, if the pointer to the default
@@ -477,6 +484,9 @@ def _free_path(path: Path) -> Path:
 def _find_mismatches(ledger: Ledger, inspections: Sequence[RetrieverInspection]) -> dict[str, str]:
     """Return the retrievers whose generations were not made from the ledger.
 
+    A generation is a snapshot of the index. It names the ledger, and the event up to which it
+    contains the changes.
+
     Returns:
         Results of `Ledger.mismatch` by the name of the retriever.
     """
@@ -499,6 +509,8 @@ def _require_consent(
     adopt: bool,
 ) -> None:
     """Raise an error if the ledger may belong to another project and the user did not adopt it.
+
+    Otherwise, the documents of two projects could be mixed.
 
     Args:
         project: The project.
@@ -660,6 +672,8 @@ def _is_known(
 ) -> bool:
     """Return whether a document has this content already, without a further event.
 
+    The starting generations are those to which the events of the ledger will be applied.
+
     Args:
         document_id: Id of the document.
         content_hash: Hash of the content. "" means that the document is removed.
@@ -724,6 +738,8 @@ def _publish_whole_generation(
     ledger: Ledger, inspection: RetrieverInspection, is_mismatch: bool
 ) -> Iterator[str]:
     """Make the newest undamaged generation of a retriever the current one.
+
+    A generation is a snapshot of the index. Searches use the current one.
 
     Args:
         ledger: The ledger of the project.

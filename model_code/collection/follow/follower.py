@@ -159,6 +159,8 @@ class Follower:
     def update(self) -> bool:
         """Fetch the published generation, and switch to it. Return whether anything changed.
 
+        A generation is a snapshot of the writer's index.
+
         Raises:
             FreshetError: If nothing is published, the head is refused, or a file is damaged. The
                 copy then keeps its present generation.
@@ -321,7 +323,10 @@ class Follower:
                 raise Damaged(f"{self.storage.target}/{name}/{file_name} was changed", FETCH_AGAIN)
 
     def _switch(self, head: PublishedHead) -> None:
-        """Make the fetched generation the current one. Each pointer is replaced atomically."""
+        """Make the fetched generation the current one. Each pointer is replaced atomically.
+
+        A generation is a snapshot of the writer's index. Searches of this copy use the current one.
+        """
         root = self.project.root
         write_text(root / PARAMS, head.settings)
         if not (root / "dvc.yaml").exists():

@@ -97,6 +97,8 @@ def published_folder(retriever: str, number: str, manifest_hash: str) -> str:
 def read_head(storage: SharedStorage, key: bytes, name: str = HEAD) -> PublishedHead | None:
     """Return a head; None if nothing was published.
 
+    A head is the signed description of a published generation, which is a snapshot of the index.
+
     Args:
         storage: Where it was published.
         key: The shared key.
@@ -128,6 +130,8 @@ def register(storage: SharedStorage, key: bytes, registration: FollowerRegistrat
 
 def read_registrations(storage: SharedStorage, key: bytes) -> list[FollowerRegistration]:
     """Return the registrations of all followers, by ascending name.
+
+    By a registration, a follower tells the writer which folders it still needs.
 
     Raises:
         FreshetError: If one is torn or signed with another key.

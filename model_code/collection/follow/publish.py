@@ -111,6 +111,9 @@ def last_erasure(project: Project) -> str:
 def publish(project: Project, target: str, key: bytes, take_over: bool = False) -> PublishReport:
     """Publish the current generation of the default retriever.
 
+    A generation is a snapshot of the index. Followers, which are copies on other machines, fetch it
+    from the target.
+
     Args:
         project: The writer's project.
         target: A folder, or an address of fsspec.

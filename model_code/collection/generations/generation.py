@@ -100,6 +100,8 @@ class Generation:
     def read(cls, folder: Path) -> Generation:
         """Read the manifest of a generation.
 
+        The manifest describes the generation, and has checksums of the other files.
+
         Args:
             folder: Folder of the generation.
 
@@ -209,6 +211,8 @@ class Generation:
     def _read_needed(self, number: int) -> Generation:
         """Read a generation whose folder this one needs.
 
+        A generation shares files with older ones, so it also reads their folders.
+
         Raises:
             Damaged: If the folder is missing.
         """
@@ -250,6 +254,8 @@ Removed = dict[int, frozenset[str]]
 def removed_by_segment(generation: Generation) -> Removed:
     """Return the removed documents of each segment of a generation.
 
+    A segment never changes. So each generation lists the documents that were removed from it.
+
     Returns:
         Removed ids by the number of the segment, the base segment first. There is an entry for each
         segment, also if nothing is removed from it.
@@ -266,6 +272,9 @@ def removed_by_segment(generation: Generation) -> Removed:
 
 def known_overrides(generation: Generation) -> dict[str, list[KnownQuery]]:
     """Return the known queries that changed after their documents were indexed.
+
+    A known query is one that a document is known to answer. Feedback can add it, and a request can
+    forget it.
 
     Returns:
         All evidence about the queries of each such document, by document id.
@@ -288,6 +297,8 @@ def document_rows(
     generation: Generation, ids: Iterable[str], columns: Sequence[str] = COLUMNS
 ) -> dict[str, Any]:
     """Read documents of a generation from its files.
+
+    Neither the index nor the encoder is loaded.
 
     Args:
         generation: Generation to read.
@@ -340,6 +351,8 @@ def document_hashes(generation: Generation) -> dict[str, str]:
 
 def live_rows(generation: Generation, *columns: str) -> Iterator[tuple[Any, ...]]:
     """Yield a row for each live document of a generation.
+
+    A document is live if a segment of the generation has it, and it is not removed there.
 
     Args:
         generation: Generation to read.

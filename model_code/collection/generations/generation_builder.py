@@ -170,6 +170,8 @@ class GenerationDraft:
     def add(self, puts: Sequence[Document], write: WriteSegment, most: int) -> None:
         """Write a segment of new documents, and merge segments if there are too many.
 
+        Each segment makes searches a little slower, so their number is limited.
+
         Args:
             puts: Documents of the new segment.
             write: Function that writes a segment.
@@ -280,6 +282,8 @@ class GenerationDraft:
 
     def _write_weights(self, number: int) -> int | None:
         """Write `tuned_weights.json` if there are new weights; return the generation that has it.
+
+        A retune chooses other weights for the components of a fusion.
 
         Args:
             number: Number of the new generation.
@@ -512,6 +516,8 @@ class GenerationBuilder:
 
     def collect_garbage(self, keep: int, registered: Collection[int] = ()) -> tuple[int, ...]:
         """Delete old generations, except for folders that a searcher has open.
+
+        A generation is a snapshot of the index. Old ones are only needed to go back to them.
 
         Args:
             keep: Number of newest generations to keep; see `GenerationStore.unneeded_generations`.

@@ -78,6 +78,8 @@ class GenerationStore:
     def generations(self) -> list[Generation]:
         """Return all finished generations, oldest first.
 
+        A generation is finished if it has a manifest, which is written last.
+
         Raises:
             Damaged: If a manifest is damaged.
             FreshetError: If a generation has another format.
@@ -95,6 +97,8 @@ class GenerationStore:
 
     def current_number(self) -> int | None:
         """Return the number of the current generation, or None if there is none.
+
+        The pointer to the current generation is a small file with its number.
 
         Raises:
             Damaged: If the pointer is truncated. It could name a wrong generation then.
@@ -290,6 +294,8 @@ class GenerationStore:
     def commit(self, folder: Path, number: int) -> Generation:
         """Turn a finished folder into a generation, by forcing it to the disk and renaming it.
 
+        Renaming is atomic, so readers never see a part of a generation.
+
         Args:
             folder: Folder from `staging_dir`, with its manifest.
             number: Number from `next_number`.
@@ -421,6 +427,7 @@ def set_default_retriever(live: Path, retriever: str) -> None:
     Raises:
         FreshetError: If the retriever is not live.
     """
+    # Reading the current generation raises an error if the retriever is not live.
     GenerationStore(live, retriever).current()
     write_text(live / CURRENT, f"{retriever}\n")
 

@@ -106,7 +106,10 @@ def _indexed_queries(
 def _judged_queries(
     build: CorpusQueries, document_ids: Collection[str]
 ) -> Mapping[str, Sequence[KnownQuery]]:
-    """Return the queries that judgements of a build assign to some documents, by document id."""
+    """Return the queries that judgements of a build assign to some documents, by document id.
+
+    A judgement states that a document is relevant to a query.
+    """
     ids = set(document_ids)
     judged: list[KnownQuery] = []
     for query in build.queries:

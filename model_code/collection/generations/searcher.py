@@ -153,6 +153,8 @@ class Searcher:
     def open(cls, live: Path, retriever: str | None = None) -> Searcher:
         """Open the current generation of a retriever.
 
+        A generation is a snapshot of the index. Searches use the current one.
+
         Args:
             live: Folder of the live collections of all retrievers.
             retriever: Name of the retriever. None means the default retriever.
@@ -729,6 +731,8 @@ class Searcher:
 
     def view_of(self, document_id: str) -> SegmentView:
         """Return the segment that holds a live document.
+
+        Only one segment has the document as a live one. It is removed from all others.
 
         Raises:
             FreshetError: If there is no live document with this id.

@@ -224,6 +224,8 @@ def sync_handover(project: Project, target: HandoverTarget) -> HandoverReport:
 def _changed_documents(record: HandoverRecord, digests: dict[str, str]) -> set[str]:
     """Return the ids of the live documents whose present version the collection may not have.
 
+    A digest identifies a version of a document together with its vectors.
+
     Args:
         record: Record of the collection.
         digests: Digest of the present version of each live document, by document id.

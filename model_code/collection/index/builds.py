@@ -111,6 +111,8 @@ def _choose_generation(
 ) -> Generation | None:
     """Choose an existing generation of a build, from which changes continue.
 
+    So a build that is opened again needs no second copy of its files.
+
     Args:
         ledger: Ledger of the project. None if there is none.
         store: Generations of the retriever.
@@ -144,6 +146,9 @@ def _apply_and_publish(
     project: Project, store: GenerationStore, opened: Generation, ledger: Ledger | None
 ) -> Generation:
     """Apply pending events to a build, and make the result the current generation.
+
+    Pending events are those that the build does not contain, because they arrived after its
+    training.
 
     Args:
         project: The project.

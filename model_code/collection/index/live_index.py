@@ -157,6 +157,8 @@ class LiveIndex:
     def ledger_if_exists(self) -> Ledger | None:
         """The project's ledger. None if there is none, because no document ever arrived.
 
+        The ledger is the log of changes. It is opened again if its file was replaced.
+
         Raises:
             FreshetError: If the current generation was made from a ledger, but there is none.
         """
@@ -517,7 +519,10 @@ class LiveIndex:
         return existing
 
     def content_hashes(self) -> dict[str, str]:
-        """Return the content hash of each document after all pending events, by document id."""
+        """Return the content hash of each document after all pending events, by document id.
+
+        Pending events are recorded in the ledger, and not searchable yet.
+        """
         hashes = document_hashes(self.generation)
         if self.ledger_if_exists is not None:
             for event in self.ledger_view.pending().changes:
@@ -746,6 +751,8 @@ class LiveIndex:
 
     def _publish_reverted(self, number: int, event: int) -> Generation:
         """Make the generation of a revert the current one again.
+
+        The ledger has the revert already. Publishing the generation makes searches follow it.
 
         Args:
             number: Number of the generation to revert to.

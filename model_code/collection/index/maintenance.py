@@ -53,6 +53,8 @@ class BackgroundMaintenance:
     ) -> bool:
         """Do one piece of the work: apply some changes to one retriever, or delete generations.
 
+        The pieces are small, so that a new addition can work in between.
+
         Args:
             limit: Largest number of changes to apply. None applies all.
             except_retriever: Name of a retriever that has applied all changes already.

@@ -63,6 +63,8 @@ def ledger_file(project: Project) -> Path | None:
 def open_ledger(project: Project, retriever: str = "") -> Ledger:
     """Open the ledger of a project. It is created if it does not exist.
 
+    The ledger is the append-only log of changes, feedback and tasks.
+
     Args:
         project: The project.
         retriever: Name of the retriever whose drift reports are read and written.
@@ -99,6 +101,9 @@ def open_ledger_if_exists(project: Project, retriever: str = "") -> Ledger | Non
 
 def open_matching_ledger(project: Project, generation: Generation) -> Ledger | None:
     """Open the ledger of a project, and check that a generation was made from it.
+
+    The ledger is the log of changes. A generation, a snapshot of the index, contains the changes up
+    to one of its events.
 
     Args:
         project: The project.
@@ -148,6 +153,8 @@ def read_feedback(project: Project) -> list[Feedback]:
 
 def backlog_of(ledger: Ledger, generation: Generation) -> Backlog | None:
     """Return number and age of the events that a generation does not contain yet.
+
+    Such events are recorded in the ledger, and not searchable yet.
 
     Args:
         ledger: The ledger.

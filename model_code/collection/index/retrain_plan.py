@@ -81,6 +81,9 @@ class RetrainPlan:
 def plan_retrain(project: Project, key: str) -> RetrainPlan:
     """Plan a retrain on the documents that are live now. Nothing is written.
 
+    The plan names the current generation, a snapshot of the index, so that later changes do not
+    affect the retrain.
+
     Args:
         project: The project.
         key: Key of the retrain.

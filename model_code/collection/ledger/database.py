@@ -258,6 +258,8 @@ class Database:
 def open_database(url: str) -> Database:
     """Open the database of a ledger, and create its tables if they are missing.
 
+    The ledger is the log of changes, feedback and tasks.
+
     Args:
         url: SQLAlchemy URL of the database.
 

@@ -188,6 +188,8 @@ class Ledger:
     ) -> Receipt:
         """Append an event for each document whose content is new.
 
+        The documents become searchable later, when the events are applied to the index.
+
         Args:
             documents: Documents to record. If several have the same id, the last one counts.
             source: Origin of the documents, such as "api" or the name of a file.
@@ -945,7 +947,10 @@ def _compensations(connection: sa.Connection, to: int, target: RevertTarget) -> 
 
 
 def _rows_at(connection: sa.Connection, document_ids: Iterable[str], event: int) -> dict[str, Row]:
-    """Return the last event of each document up to `event`, as rows to insert, by document id."""
+    """Return the last event of each document up to `event`, as rows to insert, by document id.
+
+    A revert inserts them again, to take the documents back to their state then.
+    """
     columns = (events.c.kind, events.c.document_id, events.c.content_hash, events.c.payload)
     rows: dict[str, Row] = {}
     for row in last_events(connection, document_ids, *columns, within=[(0, event)]):

@@ -306,7 +306,10 @@ class LedgerView:
             return Pending(tuple(pending), position_at(connection, end))
 
     def backlog(self) -> Backlog:
-        """Return the size and age of the pending events, without reading their contents."""
+        """Return the size and age of the pending events, without reading their contents.
+
+        Pending events are recorded in the ledger, and not searchable yet.
+        """
         query = sa.select(
             sa.func.count().label("number"),
             sa.func.min(events.c.id).label("first"),
@@ -545,6 +548,8 @@ class _Intervals:
 def state_of(kind: str, trained: bool) -> EventState:
     """Return the state of the last effective event of a document.
 
+    An event is effective if no revert undid it.
+
     Args:
         kind: Kind of the event.
         trained: Whether the retriever may have been trained on the document.
@@ -557,7 +562,10 @@ def state_of(kind: str, trained: bool) -> EventState:
 
 
 def read_history(connection: sa.Connection) -> History:
-    """Read all reverts of the ledger."""
+    """Read all reverts of the ledger.
+
+    A revert takes all documents back to an earlier state, and so undoes the events in between.
+    """
     reverts: list[Revert] = []
     for event, payload in connection.execute(SELECT_REVERTS):
         fields = dict(payload)

@@ -305,7 +305,10 @@ def _starts(sizes: Sequence[int]) -> np.ndarray:
 
 
 def row_queries(path: Path) -> dict[str, list[KnownQuery]]:
-    """Read the queries in the rows of a documents file, as known queries by document id."""
+    """Read the queries in the rows of a documents file, as known queries by document id.
+
+    A row can name queries that its document answers.
+    """
     columns = read_columns(path, "document_id", "queries", "date")
     queries: dict[str, list[KnownQuery]] = {}
     for document_id, texts, date in zip(*columns, strict=True):

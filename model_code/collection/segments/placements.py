@@ -40,8 +40,10 @@ class Placements:
             vectors: Vectors of the n passages, (n, H), of any norm.
         """
         unit_vectors = normalize_rows(vectors)
+        # A path is the node of a passage at each level. The last one is its leaf.
         paths = tree.place(unit_vectors)
-        centroids = tree.centroids[-1][paths[:, -1]]
+        leaves = paths[:, -1]
+        centroids = tree.centroids[-1][leaves]
         cosines = np.einsum("nh,nh->n", unit_vectors, centroids, dtype=np.float32)
         return cls(paths, cosines)
 

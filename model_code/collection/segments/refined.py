@@ -58,6 +58,8 @@ class RefinedDocuments:
     def join(cls, segments: Sequence[tuple[Path, Container[str]]]) -> RefinedDocuments:
         """Read and join the records of several segments, for the segment that they are merged to.
 
+        A record says that IncDSI solved the vector of a document, and for which query.
+
         Args:
             segments: Folder of each segment, and the documents whose records are kept.
         """

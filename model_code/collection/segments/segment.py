@@ -244,6 +244,8 @@ class BaseSegment(LoadedSegment):
     def with_weights(self, weights: Mapping[str, float] | None) -> BaseSegment:
         """Return the segment with other weights of its fusion; this one if they are the same.
 
+        A fusion ranks documents by a weighted sum of its components' scores.
+
         Args:
             weights: Weight of each component. None: those of the build.
         """
@@ -294,6 +296,8 @@ class BaseSegment(LoadedSegment):
 def open_segment(base: BaseSegment, folder: Path) -> LoadedSegment:
     """Open a segment of added documents.
 
+    A segment is an immutable folder with an index of some documents.
+
     Args:
         base: Base segment. Its encoder made the vectors of the segment.
         folder: Folder of the segment.
@@ -326,6 +330,9 @@ class SegmentView:
 
     def with_known(self, overrides: KnownOverrides) -> SegmentView:
         """Return this view with changed known queries of its live documents.
+
+        A known query is one that a document is known to answer. Feedback can change it after
+        indexing.
 
         Args:
             overrides: Evidence about known queries by document id. Documents of other segments are
@@ -440,6 +447,8 @@ def new_passages(
     judged: Mapping[str, Sequence[KnownQuery]] = NOTHING_JUDGED,
 ) -> NewPassages:
     """Cut documents into passages, and collect their headlines and known queries.
+
+    A passage is short enough for the encoder. A headline is the title with the first sentence.
 
     Args:
         puts: Documents with different ids.

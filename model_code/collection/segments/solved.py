@@ -119,7 +119,10 @@ class SolvedDocuments:
 
     @classmethod
     def load(cls, folder: Path) -> SolvedDocuments:
-        """Read the records from the folder of a segment. They are empty if there is no file."""
+        """Read the records from the folder of a segment. They are empty if there is no file.
+
+        IncDSI solved the vectors of these documents, so that their queries find them.
+        """
         if not (folder / SOLVED).is_file():
             return cls()
         # The vectors of all queries of all documents, in the order of the records.
@@ -140,6 +143,8 @@ class SolvedDocuments:
     @classmethod
     def join(cls, segments: Sequence[tuple[Path, Container[str]]]) -> SolvedDocuments:
         """Read and join the records of several segments, for the segment that they are merged to.
+
+        IncDSI solved the vectors of the recorded documents, so that their queries find them.
 
         Args:
             segments: Folder of each segment, and the documents whose records are kept.

@@ -134,7 +134,10 @@ class SourceMemory:
 
 
 def list_units(source: Source, settings: CorpusSettings) -> list[SourceUnit]:
-    """Return the units of a source. Their contents are hashed, but their rows are not read."""
+    """Return the units of a source. Their contents are hashed, but their rows are not read.
+
+    A unit is a piece of the source that is read as a whole, such as a file.
+    """
     if not isinstance(source, FolderSource):
         read_rows = partial(_read_whole_source, source, settings.limit)
         return [SourceUnit(WHOLE_SOURCE, source.describe()["content_hash"], read_rows)]
@@ -153,6 +156,8 @@ def read_documents(
     source_name: str | None = None,
 ) -> list[Document]:
     """Read some documents of a source. Units without any of them are not read.
+
+    A unit is a piece of the source that is read as a whole, such as a file.
 
     Args:
         units: All units of the source.
@@ -264,6 +269,9 @@ def _merge_summaries(
     known_ids: Set[str],
 ) -> SourceContents:
     """Join the summaries of all units, and leave out new documents that are duplicates.
+
+    A unit is a piece of a source, such as a file. Its summary lists its documents, with hashes of
+    titles and texts.
 
     Args:
         summaries: Summary of each unit, by its name.
