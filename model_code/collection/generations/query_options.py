@@ -147,24 +147,35 @@ def sort_ranking(ranking: Ranking, sort: Sequence[str], read: FieldReader) -> Ra
         read: Reads values of fields.
     """
     ordered = list(ranking)
-    # Python's sort is stable. Sorting by the least important field first gives the right order.
+    # Each sort keeps the order of documents with equal values. So sorting by the least important
+    # field first gives the right order.
     for name in reversed(sort):
         is_descending = name.startswith("-")
-        ids = [document_id for document_id, _ in ordered]
-        values = read(name.removeprefix("-"), ids)
-        has_dates = any(_is_date(value) for entry_values in values for value in entry_values)
-        with_value: list[tuple[SortKey, tuple[str, float]]] = []
-        without_value: Ranking = []
-        for entry, entry_values in zip(ordered, values, strict=True):
-            keys = [_sort_key(value, has_dates) for value in entry_values]
-            if not keys:
-                without_value.append(entry)
-                continue
-            key = max(keys) if is_descending else min(keys)
-            with_value.append((key, entry))
-        with_value.sort(key=lambda pair: pair[0], reverse=is_descending)
-        ordered = [entry for _, entry in with_value]
-        ordered.extend(without_value)
+        ordered = _sort_by_field(ordered, name.removeprefix("-"), is_descending, read)
+    return ordered
+
+
+def _sort_by_field(ranking: Ranking, name: str, is_descending: bool, read: FieldReader) -> Ranking:
+    """Sort the documents of a ranking by one field. Documents without a value come last."""
+    values = read(name, [document_id for document_id, _ in ranking])
+    has_dates = False
+    for document_values in values:
+        if any(_is_date(value) for value in document_values):
+            has_dates = True
+
+    with_value: list[tuple[SortKey, tuple[str, float]]] = []
+    without_value: Ranking = []
+    for entry, document_values in zip(ranking, values, strict=True):
+        keys = [_sort_key(value, has_dates) for value in document_values]
+        if not keys:
+            without_value.append(entry)
+            continue
+        key = max(keys) if is_descending else min(keys)
+        with_value.append((key, entry))
+    with_value.sort(key=lambda pair: pair[0], reverse=is_descending)
+
+    ordered = [entry for _, entry in with_value]
+    ordered.extend(without_value)
     return ordered
 
 

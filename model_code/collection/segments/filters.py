@@ -101,9 +101,9 @@ class CollectionFields:
                 raise FreshetError(f"no document has a field {name!r}; {known}")
             inner_names = self._fields_inside(name)
             if inner_names:
+                listed = ", ".join(inner_names)
                 raise FreshetError(
-                    f"the field {name!r} is an object; name a field inside of it: "
-                    f"{', '.join(inner_names)}"
+                    f"the field {name!r} is an object; name a field inside of it: {listed}"
                 )
 
     def has_dates(self, name: str) -> bool:
