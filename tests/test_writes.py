@@ -60,7 +60,7 @@ ALLOWED = {
         orchestration/freshness/workspace.py:_fill
         orchestration/freshness/workspace.py:_link_folders_of_settings""",
     "into a folder that `fsync_tree` forces to the disk before its rename, the commit point": """
-        model_code/collection/generations/build.py:copy_build
+        model_code/collection/generations/build.py:_copy_files
         model_code/collection/generations/generation_store.py:GenerationStore.commit
         model_code/training/loop.py:save_checkpoint
         model_code/collection/follow/follower.py:Follower._fetch_folder
