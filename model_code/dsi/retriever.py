@@ -54,6 +54,9 @@ class DsiRetriever(DenseRetriever):
         """
         return np.load(self.folder / REPRESENTATIVES, mmap_mode="r")
 
+    def encode_ahead(self, new: NewPassages) -> None:
+        """Do nothing, because a document has the mean of its passages' vectors."""
+
     def write_segment(self, folder: Path, new: NewPassages) -> None:
         """Index a vector per document in `folder`; see `encode_new_passages`."""
         super().write_segment(folder, new)

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from model_code.encoding.ahead import Encoding, EncodingsAhead
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.token_signs import TokenSigns
 from model_code.errors import FreshetError
@@ -43,6 +44,7 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
         self.encoder = encoder
         self.index = index
         self.fingerprint = fingerprint or encoder.fingerprint()
+        self._ahead = EncodingsAhead()
 
     @property
     def dense(self) -> Self:
@@ -111,6 +113,16 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
         """Return the vectors and token signs of different documents."""
         return self.index.vectors_of(document_ids)
 
+    def encode_ahead(self, new: NewPassages) -> None:
+        """Encode new passages before `write_segment` indexes them."""
+        self._ahead.make(new.texts, self._encode_texts)
+
+    def _encode_texts(self, texts: Sequence[str]) -> Encoding:
+        """Return the vectors of new passages, and their token signs if the index has some."""
+        if self.index.tokens is None:
+            return Encoding(self.encoder.encode_documents(texts), None)
+        return Encoding(*self.encoder.encode_passages_with_tokens(texts))
+
     def write_segment(self, folder: Path, new: NewPassages) -> None:
         """Encode new passages and index them in `folder`.
 
@@ -122,7 +134,7 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
         else:
             # Token signs are stored for encoders with one vector per passage only.
             document_ids = list(new.document_ids)
-            vectors, tokens = self.encoder.encode_passages_with_tokens(new.texts)
+            vectors, tokens = self._ahead.take(new.texts, self._encode_texts)
         if new.refine is not None:
             vectors = self._refine(new, document_ids, vectors)
         self._build_exact_index(vectors, document_ids, tokens).save(folder)
@@ -189,7 +201,7 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
         document_ids = []
         for document_id in new.document_ids:
             document_ids.extend([document_id] * self.index.vectors_per_passage)
-        return document_ids, self.encoder.encode_documents(new.texts)
+        return document_ids, self._ahead.take(new.texts, self._encode_texts).vectors
 
     def encode_known_queries(
         self, new: NewPassages, document_ids: Sequence[str]

@@ -848,6 +848,11 @@ class FusedRetriever(FusedSearch, IndexedRetriever[FusedQueries]):
         """Return the same fusion with other weights."""
         return type(self)(self.components, replace(self.fusion, weights=dict(weights)))
 
+    def encode_ahead(self, new: NewPassages) -> None:
+        """Encode new passages for each component before `write_segment` indexes them."""
+        for component in self.components.values():
+            component.encode_ahead(new)
+
     def write_segment(self, folder: Path, new: NewPassages) -> None:
         """Index new passages in a folder, with a subfolder for each fused retriever."""
         for name, component in self.components.items():

@@ -35,6 +35,10 @@ class HeadlineRetriever(DenseRetriever):
         """Return 0, because a headline belongs to no passage."""
         return 0
 
+    def encode_ahead(self, new: NewPassages) -> None:
+        """Encode the headlines of new documents before `write_segment` indexes them."""
+        self._ahead.make(list(new.headlines.values()), self._encode_texts)
+
     def write_segment(self, folder: Path, new: NewPassages) -> None:
         """Encode the headlines of new documents and index them in `folder`.
 
@@ -42,7 +46,7 @@ class HeadlineRetriever(DenseRetriever):
         """
         document_ids = list(dict.fromkeys(new.document_ids))
         headlines = [new.headlines[document_id] for document_id in document_ids]
-        vectors = self.encoder.encode_documents(headlines)
+        vectors = self._ahead.take(headlines, self._encode_texts).vectors
         save_index(self._build_exact_index(vectors, document_ids, None), folder)
 
     @classmethod

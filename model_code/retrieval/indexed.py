@@ -72,6 +72,12 @@ class IndexedRetriever(Retriever[Queries]):
     def write_segment(self, folder: Path, new: NewPassages) -> None:
         """Encode new passages with this retriever's encoder and index them in `folder`."""
 
+    def encode_ahead(self, new: NewPassages) -> None:
+        """Encode new passages before `write_segment` indexes them, which is then faster.
+
+        Kinds without an encoder do nothing. Another thread may index other passages meanwhile.
+        """
+
     @abstractmethod
     def reopen(self, folder: Path) -> Self:
         """Return a retriever with the same encoder over the index in another folder."""

@@ -274,7 +274,10 @@ class Service:
         with self._index_lock:
             if self._index is None or self._index.retriever != name:
                 self._index = LiveIndex(
-                    self.project, name, lambda: self.searchers.newest_of(name).parts
+                    self.project,
+                    name,
+                    lambda: self.searchers.newest_of(name).parts,
+                    note_recorded=self.ingest_queue.encode_soon,
                 )
             return self._index
 

@@ -39,6 +39,7 @@ from model_code.collection.segments.segment import (
     LoadedSegment,
     SegmentView,
     merge_segments,
+    new_passages,
     open_segment,
     write_segment,
 )
@@ -366,6 +367,18 @@ class GenerationBuilder:
     def prepare(self) -> None:
         """Open the segments that the first change needs, so that it is fast."""
         _ = self.searcher
+
+    def encode_ahead(self, documents: Sequence[Document]) -> None:
+        """Encode documents that are recorded, so that the next `apply` is faster.
+
+        Another thread may call it while a generation is being built. Before `prepare`, it does
+        nothing.
+        """
+        # The property `searcher` would open a generation, perhaps twice at the same time.
+        searcher = self._searcher
+        if searcher is not None:
+            passages = new_passages(documents, searcher.generation.text)
+            searcher.base.retriever.encode_ahead(passages)
 
     def find_documents_to_solve(self, pending: Mapping[str, Change]) -> dict[str, frozenset[str]]:
         """Find the documents whose vectors must be solved again because of feedback.

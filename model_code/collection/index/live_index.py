@@ -103,8 +103,15 @@ class ApplyingService(Protocol):
         """
 
 
+NoteRecorded = Callable[[Sequence[Document]], None]
+"""Function that is told which documents were recorded."""
+
 FindService = Callable[[Project], ApplyingService | None]
 """Function that returns the running service of a project, or None."""
+
+
+def note_nothing(documents: Sequence[Document]) -> None:
+    """Ignore which documents were recorded."""
 
 
 def find_no_service(project: Project) -> ApplyingService | None:
@@ -123,6 +130,7 @@ class LiveIndex:
         store: Generations of the retriever.
         loaded: Function that returns segments which are open already, by number, to share them.
         find_service: Function that finds the running service, which applies recorded changes.
+        note_recorded: Function that is called with documents which were recorded as new.
     """
 
     def __init__(
@@ -131,6 +139,7 @@ class LiveIndex:
         retriever: str | None = None,
         loaded: LoadedSegments = dict,
         find_service: FindService = find_no_service,
+        note_recorded: NoteRecorded = note_nothing,
     ) -> None:
         """Use the live collection of a retriever.
 
@@ -139,6 +148,7 @@ class LiveIndex:
             retriever: Name of the retriever. None means the default retriever.
             loaded: Function that returns segments which are open already, by number.
             find_service: Function that finds the running service of the project.
+            note_recorded: Function that is called with documents which were recorded as new.
 
         Raises:
             FreshetError: If the retriever is not live.
@@ -147,6 +157,7 @@ class LiveIndex:
         self.retriever = retriever or default_retriever(project.live)
         self.loaded = loaded
         self.find_service = find_service
+        self.note_recorded = note_recorded
         self.store = GenerationStore(project.live, self.retriever)
         self._ledger: Ledger | None = None
 
@@ -205,6 +216,13 @@ class LiveIndex:
         )
         builder.loaded = self.loaded
         return builder
+
+    def encode_ahead(self, documents: Sequence[Document]) -> None:
+        """Encode recorded documents, so that the next `apply` is faster.
+
+        Another thread may apply other changes meanwhile.
+        """
+        self.builder.encode_ahead(documents)
 
     def warm(self) -> None:
         """Load the encoder and the index, so that the first change is fast."""
@@ -410,7 +428,12 @@ class LiveIndex:
         """
         ledger = self.ledger
         require_matching_ledger(ledger, self.generation)
-        return ledger.receive(documents, source, rejected, batch, conditions)
+        recorded = list(documents)
+        receipt = ledger.receive(recorded, source, rejected, batch, conditions)
+        # Unchanged documents need no encoding. The receipt does not tell which ones they are.
+        if len(receipt.events) == len(recorded):
+            self.note_recorded(recorded)
+        return receipt
 
     def clean_rows(
         self, rows: Iterable[RawRow] | CleanRows, source: str, only_known: bool = False

@@ -190,3 +190,55 @@ def test_failure_ends_with_the_next_success():
 
     assert queue.failure is None
     assert live.generations[-1]["left"] == "over"
+
+
+class EncodingCollection(FakeCollection):
+    """A collection that notes which documents are encoded before their batch."""
+
+    def __init__(self, live: FakeLive, fails: bool = False) -> None:
+        super().__init__(live)
+        self.fails = fails
+        self.encoded: list[str] = []
+        self.was_called = threading.Event()
+
+    def encode_ahead(self, documents: list[str]) -> None:
+        self.encoded.extend(documents)
+        self.was_called.set()
+        if self.fails:
+            raise ValueError("no encoder")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_documents_are_encoded_while_a_batch_is_applied(fails: bool) -> None:
+    live = FakeLive()
+    index = EncodingCollection(live, fails)
+    queue = IngestQueue(lambda: index, publish_first_generation, ignore_batch)
+    live.can_apply.clear()
+    queue.start(apply_at_start=False)
+    first = queue.put(addition("first"))
+    while queue.documents:
+        time.sleep(0.005)
+
+    queue.encode_soon(["second"])
+
+    assert index.was_called.wait(30)
+    assert not first.applied.done()
+    live.can_apply.set()
+    assert first.applied.result(30) == 1
+    # The thread still runs, also after a failure.
+    assert all(thread.is_alive() for thread in queue._threads)
+    assert queue.stop(30)
+    assert index.encoded == ["second"]
+
+
+def test_documents_of_large_requests_are_not_encoded_ahead() -> None:
+    index = EncodingCollection(FakeLive())
+    queue = IngestQueue(lambda: index, publish_first_generation, ignore_batch)
+    queue.encode_soon(["one"] * (ingest_queue.MAX_ENCODED_AHEAD + 1))
+    queue.start(apply_at_start=False)
+
+    queue.encode_soon(["two"])
+
+    assert index.was_called.wait(30)
+    assert index.encoded == ["two"]
+    assert queue.stop(30)

@@ -19,6 +19,7 @@ from model_code.collection.generations.generation_store import GenerationStore
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.segments.folder_lock import exclusive_lock_if_unused
 from model_code.collection.segments.placements import Placements
+from model_code.encoding.encoder import Encoder
 from model_code.errors import FingerprintMismatch, FreshetError, SettingsError
 from model_code.files import read_json, write_manifest
 from model_code.retrieval.dense_index import DenseIndex
@@ -621,3 +622,32 @@ def test_rewind_to_incomplete_generation_is_refused(collected: GenerationStore) 
 def test_rewind_to_removed_generation_is_refused(collected: GenerationStore) -> None:
     with pytest.raises(FreshetError, match="has no generation 2; there are: 0, 1, 4"):
         collected.read(2)
+
+
+def test_documents_encoded_ahead_are_not_encoded_again(
+    builder: GenerationBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = builder.apply([put("d00x", NEW)], up_to(1), {}).generation
+    go_back(builder.collection.live, 0)
+    builder.prepare()
+    builder.encode_ahead([put("d00x", NEW)])
+
+    def encode(self: Encoder, texts: list[str]) -> np.ndarray:
+        pytest.fail(f"{texts} are encoded again")
+
+    monkeypatch.setattr(Encoder, "encode_documents", encode)
+    ahead = builder.apply([put("d00x", NEW)], up_to(2), {}).generation
+
+    vectors = DenseIndex.load(plain.folder / "index").vectors
+    np.testing.assert_array_equal(DenseIndex.load(ahead.folder / "index").vectors, vectors)
+
+
+def test_builder_that_is_not_prepared_encodes_nothing_ahead(
+    builder: GenerationBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def encode(self: Encoder, texts: list[str]) -> np.ndarray:
+        pytest.fail(f"{texts} are encoded")
+
+    monkeypatch.setattr(Encoder, "encode_documents", encode)
+
+    builder.encode_ahead([put("d00x", NEW)])

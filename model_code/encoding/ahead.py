@@ -1,0 +1,121 @@
+"""Encode texts before they are indexed, so that indexing them does not wait.
+
+A service records documents first, and indexes all recorded documents in batches. Encoding takes
+most of the time of a batch. It can begin while the batch before is still being indexed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import NamedTuple
+
+import numpy as np
+
+from model_code.encoding.token_signs import TokenSigns
+
+# Largest number of texts whose encodings wait to be used. With more, the oldest are forgotten, such
+# as those of documents that were replaced before they were indexed. They take about 5 MB.
+MAX_WAITING_TEXTS = 1024
+
+
+class Encoding(NamedTuple):
+    """The encoding of one text or of several.
+
+    vectors: Vectors, the same number for each text, shape (r, H), float32.
+    tokens: Token signs of the texts, or None if they are not indexed.
+    """
+
+    vectors: np.ndarray
+    tokens: TokenSigns | None
+
+
+EncodeTexts = Callable[[Sequence[str]], Encoding]
+"""Function that encodes texts. It makes the same number of vectors for each text."""
+
+
+class EncodingsAhead:
+    """Encodings that were made ahead, until they are needed.
+
+    Threads may share them. No text is encoded by two threads at once.
+
+    >>> def encode(texts): return Encoding(np.array([[len(text)] for text in texts]), None)
+    >>> ahead = EncodingsAhead()
+    >>> ahead.make(["aaa"], encode)
+    >>> ahead.take(["b", "aaa"], encode).vectors.tolist()
+    [[1], [3]]
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # Encodings that are waiting or being made, by text, the oldest first.
+        self._waiting: dict[str, Future[Encoding]] = {}
+
+    def make(self, texts: Sequence[str], encode: EncodeTexts) -> None:
+        """Encode texts that are needed soon. Texts whose encodings are waiting are skipped."""
+        made: dict[str, Future[Encoding]] = {}
+        with self._lock:
+            for text in texts:
+                if text not in self._waiting and text not in made:
+                    made[text] = Future()
+            self._waiting.update(made)
+            while len(self._waiting) > MAX_WAITING_TEXTS:
+                del self._waiting[next(iter(self._waiting))]
+        if not made:
+            return
+
+        try:
+            encodings = split_encoding(encode(list(made)), len(made))
+        except BaseException as error:
+            with self._lock:
+                for text in made:
+                    self._waiting.pop(text, None)
+            for future in made.values():
+                future.set_exception(error)
+            raise
+        for future, encoding in zip(made.values(), encodings, strict=True):
+            future.set_result(encoding)
+
+    def take(self, texts: Sequence[str], encode: EncodeTexts) -> Encoding:
+        """Return the encodings of texts, and forget them.
+
+        Texts that were not encoded ahead are encoded now, together. If none was, the result equals
+        the result of the function to the last bit.
+
+        Args:
+            texts: The n texts. A text may repeat.
+            encode: Encodes the texts that were not encoded ahead.
+        """
+        with self._lock:
+            found = {text: self._waiting.pop(text) for text in set(texts) & self._waiting.keys()}
+        if not found:
+            return encode(texts)
+
+        encodings: list[Encoding | None] = [None] * len(texts)
+        missing = [i for i, text in enumerate(texts) if text not in found]
+        if missing:
+            made = encode([texts[i] for i in missing])
+            for i, encoding in zip(missing, split_encoding(made, len(missing)), strict=True):
+                encodings[i] = encoding
+        for i, text in enumerate(texts):
+            if text in found:
+                encodings[i] = found[text].result()
+        return join_encodings([encoding for encoding in encodings if encoding is not None])
+
+
+def split_encoding(encoding: Encoding, count: int) -> list[Encoding]:
+    """Return the encoding of each of `count` texts."""
+    parts: list[Encoding] = []
+    vectors = encoding.vectors.reshape(count, -1, encoding.vectors.shape[-1])
+    for i in range(count):
+        tokens = None if encoding.tokens is None else encoding.tokens[i : i + 1]
+        parts.append(Encoding(vectors[i].copy(), tokens))
+    return parts
+
+
+def join_encodings(encodings: Sequence[Encoding]) -> Encoding:
+    """Return the encoding of all texts of several encodings, in their order."""
+    vectors = np.concatenate([encoding.vectors for encoding in encodings])
+    tokens = TokenSigns.concatenate([encoding.tokens for encoding in encodings])
+    return Encoding(vectors, tokens)
