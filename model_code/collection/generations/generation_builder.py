@@ -255,6 +255,7 @@ class GenerationDraft:
         The manifest remembers them, so that a filter may still name them. It matches nothing then.
         A filter with an unknown field is an error.
         """
+        # A segment is dropped if a change removes its last live document.
         kept = {view.segment.number for view in [self.base, *self.segments]}
         names = set(self.current.manifest.get("known_fields", ()))
         for view in self._views_after_removal:

@@ -45,7 +45,9 @@ class BackgroundMaintenance:
         self.project = project
         self.failures: dict[str, str] = {}
         self._find_loaded = find_loaded
+        # Live indexes that this object has opened, by the name of the retriever.
         self._indexes: dict[str, LiveIndex] = {}
+        # Retrievers that are not tried again before all other work is done.
         self._failed_since_last_idle: set[str] = set()
 
     def run_once(
@@ -63,6 +65,7 @@ class BackgroundMaintenance:
             False if no work is left. Work of retrievers that failed does not count.
         """
         names = live_retrievers(self.project)
+        # A retriever may have been removed since it failed.
         for removed_name in self.failures.keys() - set(names):
             del self.failures[removed_name]
 

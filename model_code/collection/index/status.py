@@ -225,7 +225,11 @@ def describe_unmeasured(unmeasured: Iterable[Mapping[str, Any]]) -> str:
         names = names_by_reason.setdefault(measure["why"], [])
         if measure["name"] not in names:
             names.append(measure["name"])
-    return "; ".join(f"{', '.join(names)}: {why}" for why, names in names_by_reason.items())
+    sentences: list[str] = []
+    for reason, names in names_by_reason.items():
+        listed = ", ".join(names)
+        sentences.append(f"{listed}: {reason}")
+    return "; ".join(sentences)
 
 
 def probe_newest_document(

@@ -165,8 +165,8 @@ def _documents_with(
 def save_overrides(folder: Path, overrides: KnownOverrides) -> None:
     """Write overrides to the folder of a generation. Equal overrides give equal bytes.
 
-    A document that lost all its queries is written with an empty list, which replaces the queries
-    in its segment.
+    Overrides are known queries that changed after their documents were indexed. A document that
+    lost all its queries is written with an empty list, which replaces the queries in its segment.
     """
     rows: dict[str, list[list[Any]]] = {}
     for document_id in sorted(overrides):

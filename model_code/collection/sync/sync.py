@@ -287,6 +287,9 @@ def _require_unused_prefix(
 ) -> None:
     """Raise an error if the id of another document begins with the name of a new source.
 
+    Ids that begin with the name of a source belong to it, so the document would count as one of the
+    new source.
+
     Args:
         followed: The new source.
         document_ids: Ids of all documents in the index.
