@@ -405,7 +405,8 @@ class GenerationBuilder:
     ) -> ApplyResult:
         """Make changes searchable: build a generation and make it the current one.
 
-        If no document changes and the cursor is equal, no generation is built.
+        A generation is a snapshot of the index. Searches use the current one. If no document
+        changes and the cursor is equal, no generation is built.
 
         Args:
             changes: Changes in their order. Only the last change of each document counts.
@@ -446,6 +447,7 @@ class GenerationBuilder:
             new_searcher = self._build(searcher, net.removed, net.puts, cursor, provenance)
             generation = new_searcher.generation
             result = replace(result, generation=generation)
+            # Searches still use the current generation while the new one is checked.
             try:
                 if guard is not None:
                     guard(new_searcher, result)

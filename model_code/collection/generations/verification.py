@@ -142,6 +142,8 @@ def _missed_documents(searcher: Searcher, owners: Mapping[str, SegmentView]) -> 
 def first_vectors(owners: Mapping[str, SegmentView]) -> dict[str, np.ndarray]:
     """Return the first vector (H,) of each document, in the order of `owners`.
 
+    A document has one vector for each of its passages.
+
     Args:
         owners: Segment that holds each document, by document id. Its retriever must be dense.
     """

@@ -327,7 +327,8 @@ def iterate_field_values(fields: Mapping[str, Any]) -> Iterator[tuple[str, Field
     >>> [(name, value.text) for name, value in iterate_field_values(fields)]
     [('tags', 'a'), ('tags', '1'), ('author.name', 'Ann')]
     """
-    # A list of waiting values replaces recursion, whose depth Python limits.
+    # A list of waiting values replaces recursion, whose depth Python limits. Its last entry is
+    # visited first, so that values are added to it in reverse order.
     waiting: list[tuple[str, Any]] = list(reversed(fields.items()))
     while waiting:
         name, value = waiting.pop()
