@@ -112,8 +112,11 @@ Measurement = TypeVar("Measurement", Statistic, TestResult)
 def deciding_measures(measures: Sequence[Measurement]) -> list[Measurement]:
     """Select the measures of harm that decide whether drift is harmful.
 
-    The measure by asked queries decides, unless the measure by pseudo-queries covers more
-    documents. Pseudo-queries are less reliable because they are cut out of the documents' texts. In
+    A measure of harm compares how well queries find new and old documents. Asked queries are typed
+    by people, and pseudo-queries are generated from documents. The measure by asked queries
+    decides, unless the measure by pseudo-queries covers more documents.
+
+    Pseudo-queries are less reliable because they are cut out of the documents' texts. In
     experiments they reported harm for documents that asked queries find better than old ones. They
     also reported no harm for documents that people ask for in other words than the text uses.
     """

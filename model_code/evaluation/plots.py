@@ -54,6 +54,7 @@ def systems_plot(systems: Estimates, metrics: Sequence[str]) -> bytes:
 
     def paint(figure: Figure) -> None:
         panels = figure.subplots(rows, columns, sharey=True, squeeze=False).flat
+        # An odd number of metrics leaves one panel empty.
         for panel in panels[len(metrics) :]:
             panel.set_axis_off()
 

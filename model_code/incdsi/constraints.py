@@ -166,8 +166,9 @@ class PreparedConstraints:
     def find_live(self, view: SegmentView) -> np.ndarray:
         """Return which constraints still apply, shape (m,), bool.
 
-        A constraint ends if its document is removed. It also ends if its query is no longer a known
-        query of the document, because the query was forgotten or got thumbs down.
+        A constraint is a query that an older document is known to answer, and that a new document
+        must not win from it. It ends if its document is removed. It also ends if its query is no
+        longer a known query of the document, because it was forgotten or got thumbs down.
 
         Args:
             view: The segment of the constraints, with its removed documents and changed queries.

@@ -409,6 +409,36 @@ class _PairWithout(NamedTuple):
     left_out: Counter[str]
 
 
+class _PairTerms(NamedTuple):
+    """The query terms of several pairs: those of the first pair, then of the second, and so on.
+
+    terms: The t terms.
+    query_counts: How often the query has each term, shape (t,).
+    known_counts: How often all known queries of the document have it, shape (t,).
+    ignored_counts: How often the known queries to ignore have it, shape (t,).
+    """
+
+    terms: list[str]
+    query_counts: np.ndarray
+    known_counts: np.ndarray
+    ignored_counts: np.ndarray
+
+    @classmethod
+    def collect(cls, pairs: Sequence[_PairWithout]) -> _PairTerms:
+        """Collect the query terms of pairs."""
+        terms: list[str] = []
+        query_counts: list[int] = []
+        known_counts: list[int] = []
+        ignored_counts: list[int] = []
+        for pair in pairs:
+            for term, count in pair.query.terms.items():
+                terms.append(term)
+                query_counts.append(count)
+                known_counts.append(pair.known_terms[term])
+                ignored_counts.append(pair.left_out[term])
+        return cls(terms, np.array(query_counts), np.array(known_counts), np.array(ignored_counts))
+
+
 class TermWeights(NamedTuple):
     """The contribution of a term to the score of each passage that contains it.
 
@@ -1161,9 +1191,7 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         """Score documents as if some of their known queries did not exist; see `score_without`.
 
         Each statistic of BM25 that these known queries change is computed without them. All n pairs
-        are scored together, which is faster. The arrays of passages, of shape (p,), hold the
-        passages of the first pair's document, then those of the second one's, and so on. The arrays
-        of terms, of shape (t,), hold the query terms of the pairs in the same way.
+        are scored together, which is faster. Passages and terms are numbered through all pairs.
 
         Args:
             pairs: The queries and documents. Each query has a term.
@@ -1173,38 +1201,27 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         """
         assert self.words is not None
         weight = self.words.weight
+        # The passages of the first pair's document, then those of the second one's, and so on.
         rows_of_pairs = [self.ids.rows_of([pair.document_id]) for pair in pairs]
-        passage_counts = np.array([len(rows) for rows in rows_of_pairs])
         passage_rows = np.concatenate(rows_of_pairs)
+        passage_counts = np.array([len(rows) for rows in rows_of_pairs])
+        first_passages = np.cumsum(passage_counts) - passage_counts
         length_norms = self._length_norms_ignoring(pairs, passage_rows, passage_counts)
 
-        # How often each term is in the query, in all known queries of the document, and in the
-        # known queries to ignore.
-        terms: list[str] = []
-        query_counts: list[int] = []
-        known_counts: list[int] = []
-        ignored_counts: list[int] = []
-        for pair in pairs:
-            for term, count in pair.query.terms.items():
-                terms.append(term)
-                query_counts.append(count)
-                known_counts.append(pair.known_terms[term])
-                ignored_counts.append(pair.left_out[term])
-
-        # A match is a term with a passage of its pair's document. `term_numbers` and
-        # `passage_numbers` have the number of the term and of the passage of each match, (m,).
-        terms_of_pairs = np.array([len(pair.query.terms) for pair in pairs])
-        matches_of_terms = np.repeat(passage_counts, terms_of_pairs)
-        first_passages = np.cumsum(passage_counts) - passage_counts
-        passage_numbers = join_ranges(np.repeat(first_passages, terms_of_pairs), matches_of_terms)
+        # A match is a query term with a passage of its pair's document. `term_numbers` and
+        # `passage_numbers` have the numbers of the term and of the passage of each match, (m,).
+        terms, query_counts, known_counts, ignored_counts = _PairTerms.collect(pairs)
+        term_counts = np.array([len(pair.query.terms) for pair in pairs])
+        matches_of_terms = np.repeat(passage_counts, term_counts)
         term_numbers = np.repeat(np.arange(len(terms)), matches_of_terms)
+        passage_numbers = join_ranges(np.repeat(first_passages, term_counts), matches_of_terms)
 
-        # The frequency of each match, without the known queries to ignore.
+        # The frequency of each match, with and then without the known queries to ignore.
         matched_terms = [terms[number] for number in term_numbers.tolist()]
         frequencies = self._text_frequencies(matched_terms, passage_rows[passage_numbers])
-        frequencies += weight * np.array(known_counts)[term_numbers]
+        frequencies += weight * known_counts[term_numbers]
         had_term = frequencies > 0
-        ignored_frequencies = weight * np.array(ignored_counts)[term_numbers]
+        ignored_frequencies = weight * ignored_counts[term_numbers]
         frequencies[had_term] -= ignored_frequencies[had_term]
         has_term = frequencies > 0
 
@@ -1220,11 +1237,11 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         passages = self._statistics.passages
         idf = [inverse_document_frequency(count, passages) for count in containing.tolist()]
 
-        # `bincount` adds the terms of a passage in the order of the query.
+        # Sum the formula of BM25 over the terms of each passage, in the order of the query.
         remaining = frequencies[has_term]
         scored_passages = passage_numbers[has_term]
         saturated = remaining / (remaining + length_norms[scored_passages])
-        factors = (np.array(query_counts) * np.array(idf))[term_numbers]
+        factors = (query_counts * np.array(idf))[term_numbers]
         weights = factors[has_term] * saturated
         scores = np.bincount(scored_passages, weights, len(passage_rows)).astype(np.float32)
         return np.maximum.reduceat(scores, first_passages)

@@ -114,7 +114,8 @@ class CachedEncoder:
         kept = self._kept_by("encode")
 
         def encode_missing(missing: Sequence[str]) -> None:
-            for text, vector in zip(missing, self.encoder.encode(missing), strict=True):
+            vectors = self.encoder.encode(missing)
+            for text, vector in zip(missing, vectors, strict=True):
                 kept.vectors[text] = vector
 
         return self._vectors("encode", texts, encode_missing)

@@ -573,6 +573,7 @@ class JoinedIndex(DenseIndex):
         return _append_end_marker(candidates) if has_all_scanned_rows else candidates
 
     def _faiss_parameters(self, allowed: AllowedRows | None) -> Any:
+        # Without a filter, removed rows have to be left out all the same.
         if allowed is None:
             return self._parameters_without_filter
         return super()._faiss_parameters(allowed)
@@ -589,6 +590,8 @@ class JoinedIndex(DenseIndex):
         return faiss.SearchParametersIVF(sel=selector, nprobe=self.approximate.nprobe)
 
     def _wide_vectors(self, rows: np.ndarray) -> np.ndarray:
+        """Return the vectors (..., H) of rows (...) of all indexes; arbitrary for a row of -1."""
+        # The rows of a single index need not be split.
         if len(self.indexes) == 1:
             return self.indexes[0]._wide_vectors(rows)
         vectors = np.zeros((*rows.shape, self.dimension))
@@ -597,6 +600,7 @@ class JoinedIndex(DenseIndex):
         return vectors
 
     def _token_signs(self, rows: np.ndarray) -> TokenSigns | None:
+        """Return the token signs of the passages of rows (r,) of any index, if they are stored."""
         if not len(rows):
             return self.indexes[0]._token_signs(rows)
         # The rows are ordered by index, so that the parts need not be sorted again.

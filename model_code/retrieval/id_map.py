@@ -476,6 +476,7 @@ class _JoinedRowIds(Sequence[str]):
 
 
 def _raise_unknown(unknown: Set[str]) -> NoReturn:
+    """Raise an error that names one of the documents that an index does not have."""
     raise FreshetError(
         f"the index holds no document {min(unknown)!r} ({len(unknown)} unknown in all)"
     )

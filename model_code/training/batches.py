@@ -134,9 +134,9 @@ def pair_by_leaf(order: np.ndarray, leaves: np.ndarray) -> np.ndarray:
     >>> pair_by_leaf(np.array([0, 1, 2, 3, 4]), np.array([9, 8, 9, 9, 8])).tolist()
     [0, 2, 1, 4, 3]
     """
-    # One or two pairs by the position of the first of them, and that position by leaf, for the
-    # leaves whose last pair is still alone.
+    # One or two pairs of a leaf, by the position of the first one.
     couples: defaultdict[int, list[int]] = defaultdict(list)
+    # For each leaf with a pair that has no partner yet: the position of this pair.
     position_of_single: dict[int, int] = {}
     for position, pair in enumerate(order.tolist()):
         leaf = int(leaves[pair])
