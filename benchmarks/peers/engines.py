@@ -392,6 +392,7 @@ class SqliteVecWithFts5(Engine):
             f"vector float[{width}] distance_metric=cosine{share_columns})"
         )
         self._database.execute("create virtual table words using fts5(text)")
+        # The word index has no filter, so the table of documents holds the percentages as well.
         unindexed = "".join(f", percent_{share} integer" for share in self._shares)
         self._database.execute(
             f"create table documents(number integer primary key, id text{unindexed})"
@@ -425,14 +426,16 @@ class SqliteVecWithFts5(Engine):
         self._write([document])
 
     def _write(self, documents: Sequence[PeerDocument]) -> None:
+        """Insert documents into the three tables, with the next numbers as their row ids."""
+        # One column and one parameter for each percentage of a filter.
         columns = "".join(f", percent_{share}" for share in self._shares)
-        places = ", ?" * len(self._shares)
+        parameters = ", ?" * len(self._shares)
         with self._database:
             for document in documents:
                 self._count += 1
                 shares = [share in document.percent for share in self._shares]
                 self._database.execute(
-                    f"insert into vectors(rowid, vector{columns}) values (?, ?{places})",
+                    f"insert into vectors(rowid, vector{columns}) values (?, ?{parameters})",
                     [self._count, document.vector.tobytes(), *shares],
                 )
                 self._database.execute(
@@ -440,7 +443,7 @@ class SqliteVecWithFts5(Engine):
                     [self._count, document.text],
                 )
                 self._database.execute(
-                    f"insert into documents(number, id{columns}) values (?, ?{places})",
+                    f"insert into documents(number, id{columns}) values (?, ?{parameters})",
                     [self._count, document.document_id, *shares],
                 )
 

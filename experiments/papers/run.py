@@ -97,6 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
     parser.add_argument("--cache", type=Path, required=True, help="folder of downloads and builds")
@@ -253,9 +254,11 @@ class Experiment:
         words = Bm25Index.build(passage_texts(corpus.passages, include_title=True), ids)
 
         def search_words(texts: Sequence[str], k: int) -> list[Any]:
+            """Search with BM25; see `Search`."""
             return [top_k(words.scores(text), ids, k) for text in texts]
 
         def search_both(texts: Sequence[str], k: int) -> list[Any]:
+            """Search with BM25 and with the base encoder, and fuse their rankings; see `Search`."""
             fused = []
             for rankings in zip(search_words(texts, k), base.search(texts, k), strict=True):
                 fused.append(reciprocal_rank_fusion(rankings, k))
