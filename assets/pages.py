@@ -41,8 +41,11 @@ def table(rows: Sequence[Mapping[str, Any]], width: int = 90) -> dg.TableMetadat
     >>> table([{"id": "a", "n": 1}, {"id": "b", "note": "x"}]).records[1].data
     {'id': 'b', 'n': '', 'note': 'x'}
     """
-    # A dict keeps the order of the names.
-    names = list(dict.fromkeys(name for row in rows for name in row))
+    names: list[str] = []
+    for row in rows:
+        for name in row:
+            if name not in names:
+                names.append(name)
     records = []
     for row in rows:
         cells = {name: _cell(row.get(name, ""), width) for name in names}
@@ -68,7 +71,9 @@ def first_rows(path: Path, columns: list[str], count: int = 5) -> dg.TableMetada
     # Reading a batch is cheap, while a whole column of texts may take gigabytes.
     with pq.ParquetFile(path) as file:
         batch = next(file.iter_batches(count, columns=columns), None)
-    return table(batch.to_pylist() if batch else [])
+    # A table without rows has no batch.
+    rows = [] if batch is None else batch.to_pylist()
+    return table(rows)
 
 
 def picture(name: str, png: bytes) -> dg.MarkdownMetadataValue:

@@ -40,8 +40,9 @@ def read_id_value(value: Any) -> str | None:
         return None
     if isinstance(value, int):
         return str(value)
-    if isinstance(value, float) and value.is_integer() and abs(value) < EXACT_FLOAT_LIMIT:
-        return str(int(value))
+    if isinstance(value, float):
+        is_exact = value.is_integer() and abs(value) < EXACT_FLOAT_LIMIT
+        return str(int(value)) if is_exact else None
     return None
 
 

@@ -185,7 +185,11 @@ class Guard:
         self.origins = origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on to the application, or refuse it."""
+        """Pass a request on to the application, or refuse it.
+
+        A request from another site is refused with status 403, and a request without the token with
+        status 401. A WebSocket is closed instead. The audit log gets the actor of the request.
+        """
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
             return
@@ -228,7 +232,15 @@ class Guard:
         return matches and scheme.lower() in ("bearer", "basic")
 
     def _origin_problem(self, scope: Scope, headers: Mapping[str, str]) -> str | None:
-        """Return the reason why the origin of a request is not allowed; None if it is allowed."""
+        """Return the reason why the origin of a request is not allowed; None if it is allowed.
+
+        A page of another site that is open in the same browser must not change anything here. A
+        browser tells the origin by headers that the page cannot forge.
+
+        Args:
+            scope: The request, as ASGI describes it.
+            headers: Headers of the request, with names in lower case.
+        """
         host = headers.get("host", "")
         host_name = re.sub(r":\d+$", "", host)
         if self.hosts is not None and host_name not in self.hosts:

@@ -73,7 +73,8 @@ def judge(
     """
     project = Project.find()
     if interactive:
-        if dry_run or as_json or queries is not None:
+        has_options_of_files = dry_run or as_json or queries is not None
+        if has_options_of_files:
             raise typer.BadParameter(
                 "--interactive cannot be combined with --dry-run, --json or --queries"
             )

@@ -109,7 +109,8 @@ def _link_folders_of_settings(project_root: Path, folder: Path) -> None:
     """
     for path in project_root.iterdir():
         is_hidden = path.name.startswith(".")
-        if is_hidden or path.name in OWN_NAMES or (folder / path.name).exists():
+        exists_already = (folder / path.name).exists()
+        if is_hidden or exists_already or path.name in OWN_NAMES:
             continue
         (folder / path.name).symlink_to(path)
 
@@ -124,7 +125,10 @@ def _make_model_paths_absolute(project_root: Path, folder: Path) -> None:
     for name, value in settings.items():
         # The name is a path in the settings, such as retrievers.hce.training.start.
         key = name.rpartition(".")[2]
-        if key not in MODEL_SETTINGS or not value or (folder / value).exists():
+        if key not in MODEL_SETTINGS or not value:
+            continue
+        is_in_workspace = (folder / value).exists()
+        if is_in_workspace:
             continue
         # A value that is not a folder is the name of a model on the hub and stays as it is.
         path = project_root / value

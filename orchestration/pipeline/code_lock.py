@@ -75,16 +75,15 @@ def _require_own_package(name: str) -> None:
     Packages such as `assets` have common names. Another package of the name would be hashed and run
     in place of Freshet's.
     """
+    # The origin of a package is its `__init__.py`. A folder without this file has no origin.
     spec = importlib.util.find_spec(name)
-    if spec is not None and spec.origin and Path(spec.origin).parents[1] == INSTALLED:
+    origin = None if spec is None else spec.origin
+    if origin and Path(origin).parents[1] == INSTALLED:
         return
 
-    location: Any = None
-    if spec is not None:
-        location = spec.origin
-        # A folder without `__init__.py` is a package without an origin.
-        if location is None:
-            location = list(spec.submodule_search_locations or [])
+    location: Any = origin
+    if spec is not None and origin is None:
+        location = list(spec.submodule_search_locations or [])
     raise FreshetError(
         f"Python finds another package {name!r} than Freshet's ({location}). Install Freshet in a "
         "separate environment, or rename the other package"

@@ -66,7 +66,8 @@ def cost_table(project: Project, split: str, queries: int) -> pd.DataFrame:
         row = [name, f"{p50:.1f}", f"{p95:.1f}", f"{folder_bytes(index):,}"]
         for stage_name in ("train", "index"):
             seconds = recorded_seconds(project, table.get(f"{stage_name}@{name}"))
-            row.append(NOT_RECORDED if seconds is None else f"{seconds:,.1f}")
+            cell = NOT_RECORDED if seconds is None else f"{seconds:,.1f}"
+            row.append(cell)
         rows.append(row)
     return pd.DataFrame(rows, columns=list(COLUMNS))
 

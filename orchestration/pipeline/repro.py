@@ -258,10 +258,14 @@ class PlannedBuild:
         `freshet sync` has made the documents of the source searchable. The next build of the corpus
         then uses the same documents, without a separate `freshet ingest`.
         """
+        # A workspace reads a snapshot, which does not change.
+        is_workspace = self.project.home is not None
         reads_source = any(
             stage.address == "corpus" and stage.action != "skip" for stage in planned
         )
-        if reads_source and self.project.home is None and ingest.adopt_synced_source(self.project):
+        if is_workspace or not reads_source:
+            return
+        if ingest.adopt_synced_source(self.project):
             print_to_stderr("the source is built as the last `freshet sync` read it")
 
     def _complete_settings(self) -> None:
@@ -410,7 +414,8 @@ def remove_unnamed_outputs(project: Project) -> list[Path]:
         # A fusion has only an evaluation folder, because it is neither trained nor indexed.
         named = settings.built if parent.name == "evaluate" else settings.retrievers
         for path in sorted((project.root / parent).glob("*")):
-            if path.name in named or not path.is_dir() or path.is_symlink():
+            is_output = path.is_dir() and not path.is_symlink()
+            if path.name in named or not is_output:
                 continue
             shutil.rmtree(path)
             removed.append(path.relative_to(project.root))
@@ -421,7 +426,9 @@ def _table_and_missing_keys(project: Project) -> tuple[tuple[Stage, ...], list[s
     """Return every stage, and `key=value` defaults for the keys that params.yaml lacks."""
     settings = parameters.load(project.params_file)
     table = stages.expand(settings.retrievers, settings.fusions)
-    groups = {group for stage in table for group in stage.groups}
+    groups: set[str] = set()
+    for stage in table:
+        groups.update(stage.groups)
     return table, parameters.missing_keys(project.params_file, groups)
 
 
@@ -482,11 +489,20 @@ def describe_changes(entries: Sequence[Any]) -> list[str]:
             continue
         for kind, paths in entry.items():
             for path, change in paths.items():
-                if isinstance(change, dict):
-                    for key, key_change in change.items():
-                        lines.append(f"{key_change} setting {key}")
-                elif kind == "changed deps":
-                    lines.append(f"{change} {path}")
-                else:
-                    lines.append(f"{change} output {path}")
+                lines.extend(_describe_change(kind, path, change))
     return lines
+
+
+def _describe_change(kind: str, path: str, change: Any) -> list[str]:
+    """Return the lines about one path in the output of `dvc status --json`.
+
+    Args:
+        kind: "changed deps" or "changed outs".
+        path: Path of an input, an output or a file of settings.
+        change: A word such as "modified"; for a file of settings, the words by key.
+    """
+    if isinstance(change, dict):
+        return [f"{word} setting {key}" for key, word in change.items()]
+    if kind == "changed deps":
+        return [f"{change} {path}"]
+    return [f"{change} output {path}"]

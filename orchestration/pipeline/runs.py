@@ -537,7 +537,8 @@ def open_store(project: Project) -> tuple[MlflowClient, Experiment]:
         artifact_root = os.environ.get(ARTIFACT_ROOT)
         if not artifact_root and is_own:
             artifact_root = (folder / "artifacts").as_uri()
-        if is_own and artifact_root and not (folder / "mlflow.db").exists():
+        is_missing = is_own and not (folder / "mlflow.db").exists()
+        if is_missing and artifact_root:
             _create_own_store(folder, uri, artifact_root)
 
         client = MlflowClient(uri, uri)

@@ -89,6 +89,7 @@ def judge_challenger(challenger: Version, champion: Version | None, rules: GateR
     if champion is not None and not challenger_scores.queries:
         return Verdict(False, (NO_JUDGED_QUERIES,), queries=0, intervals=(), findings=findings)
 
+    # Scores can be compared only if they belong to the same queries and documents.
     if champion is None:
         champion_scores = None
     elif champion.corpus == challenger.corpus:
@@ -116,9 +117,11 @@ def _shadow_findings(
     In shadow mode, the challenger answers a share of the live queries, and nobody sees its answers.
     """
     record = load_record(project, challenger.version)
-    if record is None or champion is None or not record.queries:
+    if record is None or champion is None:
         return ()
-    if not record.is_about(champion.retriever, champion.fingerprint):
+    # The counts may be about a former champion.
+    is_about_champion = record.is_about(champion.retriever, champion.fingerprint)
+    if not is_about_champion or record.queries == 0:
         return ()
     return (f"shadow mode: {record.text}",)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from model_code.collection.generations.build import BuildArtifacts
@@ -263,8 +264,10 @@ def manual_alias_change(project: Project) -> ManualAliasChange | None:
     # A promotion by Freshet may have been interrupted after it moved the alias. The history tells
     # it apart from a change by a person.
     last_change = _last_champion_change(project)
-    if after is not None and last_change is not None and last_change["to"] == after.version:
-        return None
+    if after is not None and last_change is not None:
+        was_moved_by_freshet = last_change["to"] == after.version
+        if was_moved_by_freshet:
+            return None
     return ManualAliasChange(before, after)
 
 
@@ -328,13 +331,15 @@ def open_version(project: Project, version: Version) -> Generation:
     # The download locks the registry, and `open_build` then locks the live index. The download must
     # come first: a promotion holds the lock of the registry while it waits for the live index.
     files = versions.download_files(project, version)
-    known_queries = files / KNOWN_QUERIES
-    parts = BuildArtifacts(
+    known_queries: Path | None = files / KNOWN_QUERIES
+    if not known_queries.is_file():
+        known_queries = None
+    artifacts = BuildArtifacts(
         files / "encoder",
         files / "index",
         files / "documents.parquet",
         files / "hierarchy",
-        known_queries if known_queries.is_file() else None,
+        known_queries,
     )
     provenance = {
         MODEL_VERSION: version.version,
@@ -342,7 +347,9 @@ def open_version(project: Project, version: Version) -> Generation:
         "mlflow_run": version.run_id,
     }
     text_rules = _text_rules(project, version)
-    return open_build(project, version.retriever, parts, provenance, text_rules, version.snapshot)
+    return open_build(
+        project, version.retriever, artifacts, provenance, text_rules, version.snapshot
+    )
 
 
 def _promote(

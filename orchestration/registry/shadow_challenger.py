@@ -36,7 +36,10 @@ def find_challenger(project: Project, open_version: str) -> dict[str, Any] | Non
     with versions.open_registry(project) as registry:
         challenger = registry.version_with_alias(CHALLENGER)
         champion = registry.version_with_alias(CHAMPION)
-        if challenger is None or challenger.is_foreign(project) or challenger.is_same(champion):
+        if challenger is None or challenger.is_same(champion):
+            return None
+        # Several projects may share the registry. Their versions have other documents.
+        if challenger.is_foreign(project):
             return None
         record = load_record(project, challenger.version)
         if record is not None:

@@ -63,7 +63,11 @@ class BodyLimit:
         self.total_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and count its body."""
+        """Pass a request on, and count its body.
+
+        A body that is too large is refused with status 413. A body that arrives together with too
+        many others is refused with status 503.
+        """
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -142,10 +146,11 @@ class HeadRequests:
 
         async def send_without_body(message: Message) -> None:
             if message["type"] == "http.response.body":
-                message = {**message, "body": b""}
+                message = dict(message, body=b"")
             await send(message)
 
-        await self.app({**scope, "method": "GET"}, receive, send_without_body)
+        get_scope = dict(scope, method="GET")
+        await self.app(get_scope, receive, send_without_body)
 
 
 class RequestCount:

@@ -235,7 +235,8 @@ def _shadow_later(
     the champion's. Searches are left out whose answers depend on more than the ranking.
     """
     thread = service.shadow_thread
-    if thread is None or request.filters or request.sort or request.offset:
+    depends_on_more = request.filters or request.sort or request.offset
+    if thread is None or depends_on_more:
         return
     is_default = request.retriever in (None, service.searchers.default())
     # Conditions inside a text, such as package:numpy, are filters too.

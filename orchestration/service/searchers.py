@@ -281,9 +281,13 @@ class SearchPool:
 
     def close(self, seconds: float | None = None) -> bool:
         """Finish all searches, and return whether they ended within `seconds` (None: no limit)."""
-        deadline = None if seconds is None else time.monotonic() + seconds
-        self._threads.shutdown(wait=seconds is None)
-        while self.inside and deadline is not None and time.monotonic() < deadline:
+        if seconds is None:
+            self._threads.shutdown(wait=True)
+            return not self.inside
+
+        deadline = time.monotonic() + seconds
+        self._threads.shutdown(wait=False)
+        while self.inside and time.monotonic() < deadline:
             time.sleep(CLOSE_CHECK_SECONDS)
         return not self.inside
 
@@ -331,7 +335,9 @@ class SearchPool:
         If this fails, the searches are run one by one, so that an error of one search does not
         affect the others.
         """
-        texts = [text for entry in group for text in entry.texts]
+        texts: list[str] = []
+        for entry in group:
+            texts.extend(entry.texts)
         # Searches of one kind have equal options, so each of their functions can answer all texts.
         search = group[0].search
         try:

@@ -97,6 +97,7 @@ def serve(listener: socket.socket) -> Request | None:
     while commands or not is_closing:
         for key, _ in selector.select():
             if key.fileobj is sys.stdin:
+                # The build has closed this end of a pipe, or was killed.
                 is_closing = True
                 selector.unregister(sys.stdin)
             elif key.fileobj is listener:
@@ -115,21 +116,34 @@ def serve(listener: socket.socket) -> Request | None:
                 selector.register(client, selectors.EVENT_READ, command)
                 selector.register(command.pidfd, selectors.EVENT_READ, command)
                 commands.add(command)
-            elif key.data not in commands:
-                # The process and its client ended at the same time.
-                continue
-            elif key.fileobj is key.data.client:
-                # The client has closed the connection: the build was interrupted.
-                selector.unregister(key.data.client)
-                stop(key.data)
-            else:
-                # The process of a command has ended.
-                selector.unregister(key.data.pidfd)
-                if key.data.is_wanted:
-                    selector.unregister(key.data.client)
-                finish(key.data)
-                commands.remove(key.data)
+            elif key.data in commands:
+                handle_end(key.data, key.fileobj is key.data.client, selector, commands)
     return None
+
+
+def handle_end(
+    command: RunningCommand,
+    is_client: bool,
+    selector: selectors.BaseSelector,
+    commands: set[RunningCommand],
+) -> None:
+    """React to the end of a command's process, or of the client that waits for it.
+
+    Args:
+        command: The command.
+        is_client: Whether the client has closed the connection. Otherwise the process has ended.
+        selector: The selector that watches both. What has ended is removed from it.
+        commands: The running commands. A command whose process has ended is removed.
+    """
+    if is_client:
+        selector.unregister(command.client)
+        stop(command)
+        return
+    selector.unregister(command.pidfd)
+    if command.is_wanted:
+        selector.unregister(command.client)
+    finish(command)
+    commands.remove(command)
 
 
 def fork_command(request: Request, client: socket.socket) -> RunningCommand | None:
