@@ -116,9 +116,10 @@ def show_runs_in_ui(instance: dg.DagsterInstance, job: str) -> Iterator[None]:
 def fail_abandoned_runs(project: Project) -> list[str]:
     """Mark abandoned runs as failed: Dagster shows them in progress, but their process has ended.
 
-    Their slots in Dagster's pools are freed, because a build would wait for them without end. An
-    abandoned retrain is tried again. Nothing is done if several machines share a database, because
-    a process of another machine cannot be looked up.
+    Dagster lets one step of a pool run at a time, and an abandoned run still counts. It is taken
+    out of its pool, because a build would wait for it without end. An abandoned retrain is tried
+    again. Nothing is done if several machines share a database, because a process of another
+    machine cannot be looked up.
 
     Returns:
         The ids of the runs that were marked.

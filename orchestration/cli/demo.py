@@ -76,7 +76,8 @@ def run_job(project: Project, job: str = "full_build") -> None:
     from orchestration.project_definitions import definitions
 
     initialise(project)
-    # A killed training still holds its slot in Dagster. The build would wait for this slot.
+    # Dagster lets only one training run at a time, and a killed one still counts as running. The
+    # build would wait for its end.
     fail_abandoned_runs(project)
     with open_instance(project) as instance, show_runs_in_ui(instance, job):
         resolved_job = definitions(project).resolve_job_def(job)

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from math import ceil
-from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -858,34 +857,37 @@ def past_decisions(ledger: Ledger, batches: int) -> list[PastDecision]:
     Returns:
         One entry per decision, oldest first.
     """
-    # The time and the decision. The key is the event range that a decision covers, or the task id
-    # for a retrain that a person started.
-    entries: dict[EventRange | str, tuple[float, PastDecision]] = {}
+    # The decisions and their times. The key is the event range that a decision covers, or the task
+    # id for a retrain that a person started.
+    decisions: dict[EventRange | str, PastDecision] = {}
+    times: dict[EventRange | str, float] = {}
 
     for row in ledger.recent_drift_reports(batches):
-        decision = PastDecision(Action(row["report"]["decision"]["action"]))
-        entries[EventRange(row["first_event"], row["last_event"])] = (row["recorded"], decision)
+        events = EventRange(row["first_event"], row["last_event"])
+        decisions[events] = PastDecision(Action(row["report"]["decision"]["action"]))
+        times[events] = row["recorded"]
 
     for task in ledger.tasks.last(ledger.retriever, batches + 1, TaskKind.RETRAIN):
-        if task.event_range is None and task.state != TaskState.DONE:
+        is_manual = task.event_range is None
+        if is_manual and task.state != TaskState.DONE:
             continue
 
+        # The retrain takes the place of the decision that requested it.
         key = task.event_range or task.id
-        replaced_decision = entries[key][1] if key in entries else None
+        replaced_decision = decisions.get(key)
         was_carried_out = task.state in (TaskState.DONE, TaskState.REFUSED)
-        decision = PastDecision(
+        decisions[key] = PastDecision(
             Action.RETRAIN,
             carried_out=was_carried_out,
             is_open=task.state == TaskState.OPEN,
             after_pilot=_includes_pilot(replaced_decision),
         )
-        decided = task.requested
+        times[key] = task.requested
         if was_carried_out and task.ended is not None:
-            decided = task.ended
-        entries[key] = (decided, decision)
+            times[key] = task.ended
 
-    by_time = sorted(entries.values(), key=itemgetter(0))
-    return [decision for _, decision in by_time]
+    oldest_first = sorted(decisions, key=times.__getitem__)
+    return [decisions[key] for key in oldest_first]
 
 
 def _includes_pilot(decision: PastDecision | None) -> bool:

@@ -55,7 +55,10 @@ PROTECTED_DEPTH = 100
 def load_calibration(
     project: Project, searcher: Searcher, settings: Parameters, scores: OldScores
 ) -> Calibration:
-    """Load what a drift report compares new documents with, and make the reference if needed.
+    """Return the drift reference and its null distributions; make the reference if needed.
+
+    The reference describes old documents, with which a drift report compares new ones. A null
+    distribution has the values that a measure takes without drift.
 
     Args:
         project: The project.
@@ -274,8 +277,9 @@ def score_protected_queries(
 ) -> PairedScores:
     """Score the protected queries as they were answered before any addition, and as they are now.
 
-    The difference shows how far additions push old documents down. Only queries whose answers are
-    all live and unchanged are scored. If they are too few to be tested, they are not searched.
+    A protected query is a dev query for an old document. The difference shows how far additions
+    push old documents down. Only queries whose answers are all live and unchanged are scored. If
+    they are too few to be tested, they are not searched.
 
     Args:
         searcher: Searcher of the live collection.
@@ -290,6 +294,7 @@ def score_protected_queries(
         the added documents were like the old ones. If there are too few queries, only the scores
         before.
     """
+    # The first view is the base segment, with the old documents that are live and unchanged.
     old_documents = searcher.views[0]
     unchanged = []
     for query in reference.questions.protected:

@@ -255,14 +255,16 @@ def judgeable_documents(project: Project) -> set[str]:
     document_ids: set[str] = set()
     if live_retrievers(project.live):
         generation = GenerationStore(project.live, default_retriever(project.live)).current()
-        document_ids.update(id_ for (id_,) in live_rows(generation, "document_id"))
+        # A row has one value, because only one column is read.
+        document_ids.update(document_id for (document_id,) in live_rows(generation, "document_id"))
 
     path = _corpus_table(project, "documents")
     if path.is_file():
         import pyarrow.parquet as pq
 
         with pq.ParquetFile(path) as file:
-            document_ids.update(file.read(columns=["document_id"])[0].to_pylist())
+            table = file.read(columns=["document_id"])
+        document_ids.update(table["document_id"].to_pylist())
     if not document_ids:
         raise FreshetError(
             "no document is built yet, so judgements cannot be checked: "

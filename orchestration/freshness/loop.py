@@ -194,25 +194,31 @@ def _describe_report(record: Mapping[str, Any]) -> str:
     """Describe a drift report: its decision, the reasons, and the measures that are missing.
 
     Args:
-        record: The report as the ledger holds it. It may have no decision.
+        record: The report and the decision as the ledger holds them; see `DriftCheck.as_dict`.
     """
-    decision = record.get("decision") or {}
-    action = decision.get("action", "measured")
-    text = f"{action}: {'; '.join(decision.get('reasons', ()))}"
-    unmeasured = describe_unmeasured(record.get("report", record).get("unmeasured", ()))
+    decision = record["decision"]
+    text = f"{decision['action']}: {'; '.join(decision['reasons'])}"
+    unmeasured = describe_unmeasured(record["report"]["unmeasured"])
     if unmeasured:
         text += f". Not measurable yet: {unmeasured}"
     return text
 
 
 def _task_step(name: str, kind: TaskKind, tasks: list[Task], otherwise: str) -> LoopStep:
-    """Describe the last task of a kind; `otherwise` says why there is none."""
+    """Describe the last task of a kind, which is work that the ledger records as due.
+
+    Args:
+        name: Name of the step.
+        kind: Kind of the task.
+        tasks: The newest tasks of the retriever, newest first.
+        otherwise: Why there is no such task, for the text of the step.
+    """
     for task in tasks:
         if task.kind != kind:
             continue
-        text = task.outcome or task.reason
         if task.state == TaskState.OPEN:
             return LoopStep(name, "running", f"requested: {task.reason}", task.requested)
+        text = task.outcome or task.reason
         return LoopStep(name, "done", f"{task.state}: {text}", task.ended)
     return LoopStep(name, "none", otherwise)
 

@@ -120,11 +120,12 @@ def _drift(retriever: str, newest_report: Mapping[str, Any] | None) -> dict[str,
 
     Args:
         retriever: Name of the retriever.
-        newest_report: Row of the ledger with the report; None if there is none.
+        newest_report: Row of the ledger, whose key `report` holds the report and the decision; see
+            `DriftCheck.as_dict`. None if there is none.
     """
     if newest_report is None:
         return {}
-    measures = newest_report["report"].get("report", {}).get("measures", ())
+    measures = newest_report["report"]["report"]["measures"]
     exceeded = [measure["name"] for measure in measures if measure["tripped"]]
     if not exceeded:
         return {}

@@ -21,7 +21,6 @@ import shutil
 from collections.abc import Callable, Set
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -218,11 +217,12 @@ def next_key(project: Project, plan: RetrainPlan) -> str:
     ended_versions = {task.details.get("version") for task in retrains}
 
     base_key = f"{plan.retriever}-{plan.generation:06d}"
-    for number in count(1):
-        key = base_key if number == 1 else f"{base_key}-{number}"
-        if not _has_ended(retrain_plan.retrain_folder(project, key), ended_versions):
-            return key
-    raise AssertionError("count() does not end")
+    key = base_key
+    number = 1
+    while _has_ended(retrain_plan.retrain_folder(project, key), ended_versions):
+        number += 1
+        key = f"{base_key}-{number}"
+    return key
 
 
 def _has_ended(folder: Path, ended_versions: Set[str | None]) -> bool:

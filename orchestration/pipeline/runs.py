@@ -684,10 +684,10 @@ def _spool_entries(project: Project) -> list[Path]:
 
 
 def try_record_all(project: Project) -> bool:
-    """Record every spooled stage, and return whether that worked.
+    """Record the stages that are not in MLflow yet, and return whether that worked.
 
     Every error is printed and not raised, because a store that cannot be reached must not end a
-    build. The records stay in the spool, and the outputs of the stages are not affected.
+    build. The records stay in the spool, a folder, and the outputs of the stages are not affected.
     """
     try:
         record_all(project)

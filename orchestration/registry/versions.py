@@ -200,7 +200,9 @@ class Registry:
         self.client.set_registered_model_alias(self.model, CHALLENGER, version.version)
 
     def remove_challenger(self, version: Version | None = None) -> None:
-        """Remove the alias `challenger`.
+        """Remove the alias `challenger`, so that no version asks to be promoted.
+
+        The version itself stays.
 
         Args:
             version: Remove the alias only if it is on this version. None: always.

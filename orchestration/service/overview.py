@@ -95,6 +95,8 @@ def open_pages(project: Project) -> dict[str, str]:
         parts = urlsplit(address)
         with socket.socket() as client:
             client.settimeout(CONNECT_SECONDS)
-            if client.connect_ex((parts.hostname or "", parts.port or 80)) == 0:
+            error_code = client.connect_ex((parts.hostname or "", parts.port or 80))
+            is_open = error_code == 0
+            if is_open:
                 pages[name] = address
     return pages

@@ -383,7 +383,7 @@ async def give_feedback(
     """
     verdict = await run_sync(_record_feedback, service, request)
     if service.shadow_thread is not None:
-        query = " ".join(request.query.split())
+        query = _single_spaced(request.query)
         offer = service.shadow_thread.offer_feedback
         background.add_task(offer, query, request.document_id, verdict)
     return models.FeedbackResponse(verdict=Opinion(verdict))
@@ -401,7 +401,7 @@ def _record_feedback(service: Service, request: models.FeedbackRequest) -> str:
     require("\0" not in request.query, "the query contains a character 0; remove it")
     _find_document(service, request.document_id)
 
-    query = " ".join(request.query.split())
+    query = _single_spaced(request.query)
     searcher = service.searchers.current()
     # An opinion about a hit that only known queries brought up is recorded as such. It says little
     # about how the retriever ranks the document.
@@ -425,11 +425,16 @@ async def withdraw_feedback(
 
     def withdraw() -> bool:
         require_queries([request.query])
-        query = " ".join(request.query.split())
+        query = _single_spaced(request.query)
         ledger = service.index().ledger
         return ledger.withdraw_feedback(request.who, query, request.document_id)
 
     return models.WithdrawalResponse(withdrawn=await run_sync(withdraw))
+
+
+def _single_spaced(query: str) -> str:
+    """Return a query with single spaces between its words, as feedback on it is recorded."""
+    return " ".join(query.split())
 
 
 @router.get("/fields", tags=["search"])

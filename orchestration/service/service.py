@@ -309,7 +309,7 @@ class Service:
         Expired documents are removed whenever changes are applied. So a job without changes is
         queued if a document has expired.
         """
-        # Such a service may not change the index: its writer removes expired documents.
+        # Such a service cannot change the index. The writer, which can, removes the documents.
         if self.project.is_read_only or self.follow_thread is not None:
             return
         # Do nothing if nothing is live yet (`NotReady`) or the service is stopping (`Busy`).

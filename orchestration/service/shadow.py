@@ -270,9 +270,11 @@ class ShadowThread:
     def _record_for(self, searcher: Searcher, challenger: Challenger) -> ShadowRecord:
         """Return the counts about challenger and champion.
 
-        They begin again after a promotion and after a retune of the champion.
+        They begin again after a promotion and after a retune of the champion, which chooses its
+        weights again.
         """
         generation = searcher.generation
+        # `tuned` is the number of the generation that a retune made, or None without a retune.
         record = self.record or load_record(self.project, challenger.version)
         is_current = (
             record is not None

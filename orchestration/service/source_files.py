@@ -74,6 +74,7 @@ def _find_possible_file(project: Project, document_id: str) -> _PossibleFile | N
     sources = read_sources(project)
     source = source_of_id(document_id, sources)
     if source is not None:
+        # A named source is read with the same settings from another folder.
         settings = settings.replace(source="auto", path=sources[source])
         name = name_in_source(document_id)
     if settings.source not in ("auto", "folder") or not settings.path:

@@ -227,6 +227,7 @@ def run(request: Request) -> None:
     os.environ.update(request.variables)
     # All forked processes would otherwise draw the same random numbers.
     random.seed()
+    # `python -m` looks for modules in the working directory first.
     sys.path.insert(0, request.folder)
     sys.argv = request.arguments[1:]
     runpy.run_module(request.arguments[1], run_name="__main__", alter_sys=True)
