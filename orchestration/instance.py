@@ -44,8 +44,8 @@ def dagster_home(project: Project) -> Path:
     """Return the project's Dagster home, and set `DAGSTER_HOME` to it.
 
     Runs and events are stored in it, or in the PostgreSQL database of the environment variable
-    `FRESHET_DAGSTER_DATABASE`, whose address is not written to disk. The folder is made by the
-    first call, under the project's lock: two processes that make it at the same time leave its
+    `FRESHET_DAGSTER_DATABASE`, whose address is not written to disk. The first call makes the
+    folder under the project's lock. Two processes that make it at the same time would leave its
     database with two schema heads.
 
     Raises:
@@ -140,7 +140,7 @@ def fail_abandoned_runs(project: Project) -> list[str]:
 
 
 def _has_running_process(instance: dg.DagsterInstance, run_id: str) -> bool:
-    """Return whether a process of a run still runs. A run that was resumed has started twice."""
+    """Return whether a process of a run still runs. A run may have been started several times."""
     for start in instance.all_logs(run_id, of_type=dg.DagsterEventType.RUN_START):
         pid = start.get_dagster_event().pid
         if _is_running(pid, start.timestamp):

@@ -51,8 +51,8 @@ class Garbage:
 def find_garbage(project: Project, keep: int) -> list[Garbage]:
     """Return everything that can be deleted, largest first.
 
-    Never garbage are: model versions with an alias, the current generation of each retriever,
-    generations that it or a registered version needs, and files that `dvc.lock` names.
+    Model versions with an alias and files that `dvc.lock` names are never garbage. Neither are the
+    current generation of each retriever, and generations that it or a registered version needs.
 
     Args:
         project: The project.
@@ -178,9 +178,9 @@ def _runs_without_version(project: Project, keep: int) -> Iterator[Garbage]:
 def _old_generations(project: Project, keep: int) -> Iterator[Garbage]:
     """Find old live generations of each retriever. A generation is a snapshot of its index.
 
-    A generation stays for any of four reasons: it is among the newest `keep`; the current
-    generation uses its files; a planned retrain will read it; a registered version was opened as
-    this generation, so that a rollback of the champion returns to it.
+    A generation stays if it is among the newest `keep`, if the current generation uses its files,
+    or if a planned retrain will read it. It also stays if a registered version was opened as this
+    generation, because a rollback of the champion returns to it.
     """
     names = retrievers(project.live)
     registered_versions = set()

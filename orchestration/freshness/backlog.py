@@ -19,8 +19,8 @@ from model_code.collection.ledger.tasks import EventRange, TaskKind, TaskState
 from model_code.drift.settings import DriftSettings
 from model_code.project import Project
 
-# Number of drift check tasks to read from the ledger, newest first, to find the last check that was
-# closed because too few documents had arrived.
+# Number of the newest drift check tasks that are read from the ledger. The last one that found too
+# few documents is looked for among them.
 MAX_PAST_CHECKS = 9
 
 
@@ -33,8 +33,8 @@ class IngestBacklog:
         documents: Number of searchable documents.
         waiting: Number of events in the ledger that are not searchable yet.
         oldest_seconds: Seconds that the oldest waiting event has waited.
-        last_measured: Id of the last event that needs no drift check: a drift report covers it, a
-            drift check found too few documents up to it, or the retriever was trained with it.
+        last_measured: Id of the last event that needs no drift check: a drift report covers it, or
+            the retriever was trained with it. Too few documents may also have arrived up to it.
         unmeasured: Number of searchable events after `last_measured`.
     """
 
@@ -94,9 +94,8 @@ def events_to_check(backlog: IngestBacklog | None, settings: DriftSettings) -> E
 def _last_measured_event(ledger: Ledger, generation: Generation) -> int:
     """Return the id of the last event that needs no drift check; 0 if there is none.
 
-    It is the largest of three ids: the last event that the retriever was trained with, the last
-    event of the newest drift report, and the last event up to which a drift check found too few
-    documents.
+    An event needs none if the retriever was trained with it, or if the newest drift report covers
+    it. It also needs none if a drift check found too few documents up to it.
     """
     last_measured = max(0, generation.cursor.trained)
 

@@ -23,9 +23,9 @@ class CheckCache:
         tuned: Number of the generation that has the weights of a retune, or None.
         former_ranks: Rank at which the base segment finds the former version of a changed document
             by its pseudo-query, by document id. 0 means not found.
-        changed_scores: Scores of a changed document, by the id of the event that changed it: of the
-            former version, of the changed one when a check first measured it, and the loss that
-            growth explained then.
+        changed_scores: Three numbers by the id of the event that changed a document. They are the
+            score of the former version, the score of the changed one when a check first measured
+            it, and the loss that growth explained then.
     """
 
     folder: Path | None = None

@@ -261,8 +261,8 @@ def read_attempts(
         ledger_view: The ledger as of the searcher's generation.
 
     Returns:
-        The attempts, and the number of documents that were added or changed since the last one:
-        the training, a retrain or a retune, refused ones included.
+        The attempts, and the number of documents that were added or changed since the last one. An
+        attempt is the training, a retrain or a retune, even a refused one.
     """
     trained_event = ledger_view.cursor.trained
     trained = trained_documents(searcher.generation)

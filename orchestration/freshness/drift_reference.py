@@ -290,8 +290,8 @@ def score_protected_queries(
         cache: Encodings of queries that earlier checks have kept.
 
     Returns:
-        The scores before and now, (q,) each, and the loss to expect from growth alone: the loss if
-        the added documents were like the old ones. If there are too few queries, only the scores
+        The scores before and now, (q,) each, and the loss to expect from growth alone. Documents
+        like the old ones would cause this loss. If there are too few queries, only the scores
         before.
     """
     # The first view is the base segment, with the old documents that are live and unchanged.

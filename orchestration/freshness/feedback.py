@@ -18,10 +18,10 @@ def feedback_relevance(feedback: Iterable[Feedback]) -> dict[str, dict[str, int]
 
     If a pair has more thumbs up than down, the document is relevant; if it has more down, it is
     not. With as many up as down, clicks decide: the document is relevant if their weights sum to at
-    least `MIN_CLICK_WEIGHT`. A click at rank r weighs log2(1 + r). This is the inverse of the
-    discount of DCG, which estimates how likely a person looks at rank r (inverse propensity
-    weighting, Joachims et al., 2017). One click on the first hit is therefore not enough, but one
-    click on the third hit is enough.
+    least `MIN_CLICK_WEIGHT`. A click at rank r weighs log2(1 + r), the inverse of the discount of
+    DCG. The discount estimates how likely a person looks at rank r (inverse propensity weighting,
+    Joachims et al., 2017). One click on the first hit is therefore not enough, but one click on the
+    third hit is enough.
 
     Args:
         feedback: Thumbs and clicks, in any order.

@@ -261,8 +261,8 @@ def _read_registered_version(project: Project, key: str) -> versions.Version | N
 def _load_or_begin_plan(project: Project, key: str, show: Show) -> RetrainPlan:
     """Return the plan of an interrupted retrain, or plan a new one.
 
-    A plan that was made for another ledger or live collection is replaced, because its event ids
-    and generation numbers do not apply to the present ones.
+    A plan that was made for another ledger or live collection is replaced. Its event ids and
+    generation numbers do not apply to the present ones.
     """
     plan = retrain_plan.read_plan(project, key)
     if plan is None:

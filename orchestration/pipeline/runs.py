@@ -365,6 +365,8 @@ class RunStore:
     def record_verdict(self, build: str, passed: bool, reasons: str) -> None:
         """Write the gate's verdict to the run of a build. Do nothing if the build has no run.
 
+        The gate is the statistical test that decides whether a challenger is promoted.
+
         Args:
             build: Name of the build, such as "retrain hce-000001".
             passed: Whether the challenger passed.

@@ -197,8 +197,8 @@ def open_live_searcher(project: Project, champion: Version) -> Searcher | None:
 def judging_queries(project: Project) -> frozenset[str]:
     """Return the hashes of the queries of dev, gate and test of the corpus below `artifacts/`.
 
-    An index must not hold these queries as known queries of their documents, or it would find the
-    documents by an exact copy of the query.
+    An index must not hold these queries as known queries of their documents. Otherwise it would
+    find the documents by an exact copy of the query.
     """
     return CorpusQueries.of_corpus(project.artifacts / "corpus").held_out
 

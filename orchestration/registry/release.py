@@ -275,9 +275,10 @@ def reconcile_alias(project: Project) -> PromotionResult | None:
     """Accept or undo a change of the alias `champion` that a person made in MLflow.
 
     A change is accepted if the gate passes the new version, or if `promotion.by_hand` is not
-    `refuse`. The gate's verdict is appended to the history in both cases. Two changes are undone
-    whatever the gate says: a deleted alias, because no version takes its place, and a move to
-    another project's version, if this project had a champion.
+    `refuse`. The gate's verdict is appended to the history in both cases.
+
+    Two changes are undone whatever the gate says. One is a deleted alias, because no version takes
+    its place. The other is a move to another project's version, if this project had a champion.
 
     Returns:
         The outcome; None if no person moved the alias.

@@ -178,8 +178,8 @@ class Registry:
     def _number_with_role(self, role: str) -> str | None:
         """Return the number of the version that has one of the `ROLES`.
 
-        Two roles are aliases of the model in MLflow, one is a tag of the model, and the previous
-        champion is a tag of the champion.
+        Two roles are aliases of the model in MLflow, and one is a tag of the model. The previous
+        champion is named by a tag of the champion.
         """
         model = self._registered_model()
         if model is None:

@@ -92,8 +92,8 @@ def apply_job() -> IngestJob:
 class IngestQueue:
     """Jobs in the order of their arrival, and the threads that record and apply them.
 
-    Changes that are in the ledger and could not be applied are tried again after `RETRY_SECONDS`,
-    then after twice that time, and so on up to `MAX_RETRY_SECONDS`. A new job starts from
+    Changes that are in the ledger and could not be applied are tried again after `RETRY_SECONDS`.
+    This time doubles with each failure, up to `MAX_RETRY_SECONDS`. A new job starts from
     `RETRY_SECONDS` again.
 
     Args:
@@ -315,8 +315,8 @@ class IngestQueue:
         """Wait for recorded jobs, and take them out of the queue.
 
         Returns:
-            All recorded jobs; an empty list after `_wait_timeout`; None if the queue is closed and
-            nothing is left.
+            All recorded jobs. An empty list if none came within `_wait_timeout` seconds, so that a
+            retry or maintenance is due. None if the queue is closed and nothing is left.
         """
         with self._changed:
             self._changed.wait_for(self._is_ready_to_apply, self._wait_timeout())
@@ -402,10 +402,11 @@ class IngestQueue:
         The time doubles with each failed retry. A batch with new jobs starts from `RETRY_SECONDS`.
         The same failure is logged only once.
         """
-        if str(error) != self.failure:
+        reason = _describe(error)
+        if reason != self.failure:
             log.error(
                 "documents could not be made searchable: %s",
-                error,
+                reason,
                 exc_info=_needs_traceback(error),
             )
 
@@ -414,7 +415,7 @@ class IngestQueue:
             self._retry_seconds = min(2 * self._retry_seconds, MAX_RETRY_SECONDS)
         else:
             self._retry_seconds = RETRY_SECONDS
-        self.failure = _describe(error)
+        self.failure = reason
 
         message = (
             f"the documents are in the ledger, but not searchable yet: {self.failure}; "

@@ -62,9 +62,9 @@ def make_overview(project: Project) -> OverviewResponse:
 def example_questions(project: Project) -> list[str]:
     """Return example questions that the collection answers.
 
-    They come from the first of these sources that is not empty: the project's own judgements, the
-    queries of the corpus that no evaluation uses, the titles of documents. Test queries are left
-    out, so that visitors do not search for them and give feedback that training would learn from.
+    They are the questions of the project's own judgements. Without any, they are queries of the
+    corpus that no evaluation uses or, if there are none either, titles of documents. Test queries
+    are left out, because visitors would give feedback on them that training would learn from.
     """
     if not retrievers(project.live):
         return []
