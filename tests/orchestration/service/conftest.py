@@ -286,7 +286,7 @@ def serve(project: Project, live: FakeLive, monkeypatch: pytest.MonkeyPatch):
             module, constant = BOUNDS[name]
             monkeypatch.setattr(module, constant, value)
 
-        def open_index(project, name, loaded) -> FakeCollection:
+        def open_index(project, name, loaded, note_recorded) -> FakeCollection:
             return FakeCollection(collections[name], name)
 
         def read_status(project, name) -> dict[str, int]:
