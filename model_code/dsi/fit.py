@@ -279,8 +279,9 @@ def _best_scores(
 ) -> np.ndarray:
     """Return the best scores of b queries in four groups of vectors, (4, b); -inf in empty groups.
 
-    The groups are the learned vectors that answer the query, other learned vectors outside the
-    sample, other learned vectors in the sample, and the encodings of this third group's documents.
+    The first group are the learned vectors that answer the query. The second and the third group
+    are the other learned vectors, outside and inside the sample. The fourth group are the encodings
+    of the third group's documents.
     """
     position_in_sample = {int(row): i for i, row in enumerate(sample)}
     learned_scores = queries @ vectors.T

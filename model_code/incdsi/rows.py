@@ -332,7 +332,7 @@ class ScannedRows(GrowingRows):
 class Int8Rows:
     """A compressed copy of rows, which takes one byte per number.
 
-    A row z (width,) is stored as a scale s and integer codes c (width,) from -127 to 127, so that
+    A row z (width,) is stored as a scale s and integer codes c (width,) from -127 to 127. Then
     z = s c + e with a small error e.
 
     Attributes:

@@ -77,9 +77,8 @@ def bidirectional_losses(
 ) -> Tensor:
     """Add the softmax losses of both directions, with the diagonal as the positives.
 
-    The directions may use different scores. MLR uses several vectors of a document when the
-    documents of a query are ranked, and only the last layer's vector when the queries of a document
-    are ranked.
+    The directions may use different scores. To rank the documents of a query, MLR uses several
+    vectors of each document. To rank the queries of a document, it uses the last layer's vector.
 
     Args:
         to_documents: Scores, (B, B). The softmax of query i is over row i, with all documents.

@@ -114,9 +114,9 @@ def choose_known_words(
     known queries. A variant is excluded if these queries lose more than `MAX_LOSS` compared with
     weight 0. If several variants are equally good, the one with the smallest weight is chosen.
 
-    The default is replaced only by a variant whose mean gain is larger than `MIN_GAIN` standard
-    errors, because chance alone makes some variant look best on a small set. Weights of a fusion
-    move by the same rule. The default is excluded only if its loss is larger than `MAX_LOSS` and
+    Chance alone makes some variant look best on a small set. So the default is replaced only by a
+    variant whose mean gain is larger than `MIN_GAIN` standard errors. Weights of a fusion move by
+    the same rule. The default is excluded only if its loss is larger than `MAX_LOSS` and
     than `MIN_GAIN` standard errors.
 
     If too few dev queries ask for documents with known queries, the gain cannot be measured. The
