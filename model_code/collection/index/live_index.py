@@ -297,39 +297,54 @@ class LiveIndex:
         remaining = list(locate_rows(rows, self.settings.columns, source))
         receipts: list[Receipt] = []
         for _ in range(MAX_PARTIAL_ATTEMPTS):
-            ids = [possible_id(row) for row in remaining]
-            present = self.present_documents({row_id for row_id in ids if row_id is not None})
-            merged = merge_rows(remaining, ids, present)
-            cleaned = clean_rows(merged, self.settings, source)
-            restricted = cleaned.restricted_to(set(present), UNKNOWN_DOCUMENT)
-            versions = {name: document.content_hash for name, document in present.items()}
-            conditional = take_conditions(restricted, self.base_versions, versions)
-            receipt = self.record(conditional.documents, source, (), None, conditional.conditions)
-
-            # A row is rejected if its document was changed meanwhile. If the row itself names a
-            # version, that is final. Otherwise the row is applied again to the changed document.
-            rejected = list(conditional.rejected)
-            conflicting_ids: set[str | None] = set()
-            for rejection in receipt.rejected:
-                if rejection.document_id in conditional.explicit:
-                    rejected.append(rejection)
-                else:
-                    conflicting_ids.add(rejection.document_id)
-            accepted = receipt.received - len(receipt.rejected)
-            received = accepted + len(rejected)
-            receipts.append(Receipt(received, receipt.unchanged, tuple(rejected), receipt.events))
-
-            conflicting_rows: list[Row | RefusedRow] = []
-            for row, row_id in zip(remaining, ids, strict=True):
-                if row_id in conflicting_ids:
-                    conflicting_rows.append(row)
-            remaining = conflicting_rows
+            receipt, remaining = self._record_partial(remaining, source)
+            receipts.append(receipt)
             if not remaining:
                 return join_receipts(receipts)
         raise FreshetError(
             f"{len(remaining)} documents were changed by others {MAX_PARTIAL_ATTEMPTS} times while "
             "they were updated; try again"
         )
+
+    def _record_partial(
+        self, rows: Sequence[Row | RefusedRow], source: str
+    ) -> tuple[Receipt, list[Row | RefusedRow]]:
+        """Complete partial rows with the present values of their documents, and record them.
+
+        Args:
+            rows: Rows with an id and the values to change.
+            source: Origin of the rows.
+
+        Returns:
+            The receipt, and the rows whose documents another writer changed meanwhile. They are not
+            part of the receipt, and have to be tried again.
+        """
+        ids = [possible_id(row) for row in rows]
+        present = self.present_documents({row_id for row_id in ids if row_id is not None})
+        cleaned = clean_rows(merge_rows(rows, ids, present), self.settings, source)
+        restricted = cleaned.restricted_to(set(present), UNKNOWN_DOCUMENT)
+        versions = {name: document.content_hash for name, document in present.items()}
+        conditional = take_conditions(restricted, self.base_versions, versions)
+        receipt = self.record(conditional.documents, source, (), None, conditional.conditions)
+
+        # A row is rejected if its document has another version by now. That is final if the row
+        # itself names the version.
+        rejected = list(conditional.rejected)
+        conflicting_ids: set[str | None] = set()
+        for rejection in receipt.rejected:
+            if rejection.document_id in conditional.explicit:
+                rejected.append(rejection)
+            else:
+                conflicting_ids.add(rejection.document_id)
+        accepted = receipt.received - len(receipt.rejected)
+        received = accepted + len(rejected)
+
+        conflicting_rows: list[Row | RefusedRow] = []
+        for row, row_id in zip(rows, ids, strict=True):
+            if row_id in conflicting_ids:
+                conflicting_rows.append(row)
+        final_receipt = Receipt(received, receipt.unchanged, tuple(rejected), receipt.events)
+        return final_receipt, conflicting_rows
 
     def matching_versions(self, filters: Filters) -> dict[str, str]:
         """Return the versions of the documents that match filters, by document id.
