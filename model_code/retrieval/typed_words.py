@@ -19,6 +19,9 @@ from model_code.text.words import split_search_words
 MIN_PREFIX_LETTERS = 2
 # Largest number of terms that complete an unfinished word.
 MAX_COMPLETIONS = 16
+# Largest number of letters of a word that is completed or corrected. The time grows with the square
+# of the length.
+MAX_TYPED_LETTERS = 64
 MIN_TYPO_LETTERS = 5
 """Smallest number of letters of a word in which a typo is tolerated.
 
@@ -89,7 +92,8 @@ def split_unfinished_word(text: str) -> UnfinishedWord:
     is_at_end = text.endswith(last_word)
     # A word such as "c++" ends with a sign, and no longer word begins with it.
     ends_with_letter = fold_characters(last_word)[-1:].isalnum()
-    if not is_at_end or not ends_with_letter or len(last_word) < MIN_PREFIX_LETTERS:
+    has_length = MIN_PREFIX_LETTERS <= len(last_word) <= MAX_TYPED_LETTERS
+    if not is_at_end or not ends_with_letter or not has_length:
         return no_unfinished_word
     return UnfinishedWord(text.removesuffix(last_word), last_word)
 
@@ -152,7 +156,7 @@ def corrected_stem(
         document_frequency: Returns the number of passages that contain a term.
     """
     folded = fold_letters(fold_characters(word))
-    if len(folded) < MIN_TYPO_LETTERS or not folded.isalpha():
+    if not MIN_TYPO_LETTERS <= len(folded) <= MAX_TYPED_LETTERS or not folded.isalpha():
         return None
 
     edited_words = sorted(_edits(folded))

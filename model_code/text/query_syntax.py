@@ -20,6 +20,7 @@ with a dash is also not excluded if a document contains it with the dash, such a
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
@@ -27,18 +28,24 @@ from model_code.text.folding import fold_characters, fold_letters
 from model_code.text.terms import get_analyzer
 from model_code.text.words import ASCII_SIGNS, UNSPACED_SCRIPTS, split_search_words
 
-OPEN_QUOTES = '"“„«'
-CLOSE_QUOTES = '"”“»'
-# A phrase or a word, with optional `-` and `title:` before it. It begins after a blank or at the
-# start of the query. A dash at the start of a later line is the bullet of a list, and no operator.
+# German and Danish books quote »like this«, and Japanese has corner brackets.
+OPEN_QUOTES = '"“”„‟«»＂「『'
+CLOSE_QUOTES = '"“”«»＂」』'
+# A phrase or a word, with optional `-` and `title:` before it, also in full width. It begins after
+# a blank, an invisible character or an opening bracket, or at the start of the query. A dash at the
+# start of a later line is the bullet of a list, and no operator.
 OPERAND = re.compile(
-    rf"""(?:(?<=[^\S\n])|\A)(?P<exclude>-)?(?P<title>title:)?
+    rf"""(?:(?<=[^\S\n])|(?<=[\ufeff\u200b])|(?<=\s\()|(?<=\A\()|\A)
+    (?P<exclude>[-－])?(?P<title>title[:：])?
     (?:[{OPEN_QUOTES}](?P<phrase>[^{OPEN_QUOTES}{CLOSE_QUOTES}]+)[{CLOSE_QUOTES}](?!\w)
       |(?P<word>[^\s{OPEN_QUOTES}]+))""",
     re.IGNORECASE | re.VERBOSE,
 )
-EXCLUDABLE_WORD = re.compile(r"[^\W\d_][\w'’-]*\w")
-COMMAND_FLAG = re.compile(r"(?<!\S)(?:--\w|-\w(?![\w-])|-[\w-]+=)")
+# A word of at least two characters that begins with a letter. In a script without blanks, a single
+# character is a word.
+EXCLUDABLE_WORD = re.compile(rf"[^\W\d_][\w'’-]*\w|[{UNSPACED_SCRIPTS}]")
+# The flag of a command. A single character of a script such as Chinese is a word.
+COMMAND_FLAG = re.compile(r"(?<!\S)(?:--\w|-[A-Za-z0-9_](?![\w-])|-[\w-]+=)")
 TRAILING_PUNCTUATION = ".,;:!?)"
 UNSPACED_CHARACTER = re.compile(f"[{UNSPACED_SCRIPTS}]")
 
@@ -142,10 +149,25 @@ def _read_condition(match: re.Match[str], is_command: bool) -> TextCondition | N
             return None
         return TextCondition(word, is_excluded, in_title, is_exact=False)
     # A word with neither `-` nor `title:` is plain text.
-    can_be_excluded = EXCLUDABLE_WORD.fullmatch(word) is not None and not is_command
+    can_be_excluded = not is_command and _is_excludable(word)
     if not is_excluded or not can_be_excluded:
         return None
     return TextCondition(word, is_excluded, is_exact=False, literal=f"-{word}")
+
+
+def _is_excludable(word: str) -> bool:
+    """Return whether a word after a dash can be excluded, unlike a number or the letter of a flag.
+
+    >>> _is_excludable("car"), _is_excludable("犬"), _is_excludable("x"), _is_excludable("2020")
+    (True, True, False, False)
+    """
+    # Vowel signs of Indic scripts are marks, which a pattern of letters does not match.
+    letters = "".join(character for character in word if not _is_mark(character))
+    return EXCLUDABLE_WORD.fullmatch(letters) is not None
+
+
+def _is_mark(character: str) -> bool:
+    return unicodedata.category(character).startswith("M")
 
 
 class ConditionMatcher:

@@ -54,6 +54,26 @@ def test_ordinary_text_stays_text(text: str) -> None:
             [TextCondition("car", is_excluded=True, is_exact=False, literal="-car")],
         ),
         ('-"used car" jaguar', "jaguar", [TextCondition("used car", is_excluded=True)]),
+        ("»lock gate«", "lock gate", [TextCondition("lock gate")]),
+        ("「夜明け」", "夜明け", [TextCondition("夜明け")]),
+        ("＂lock gate＂", "lock gate", [TextCondition("lock gate")]),
+        ('("lock gate")', "(lock gate)", [TextCondition("lock gate")]),
+        ('\ufeff"lock gate"', "\ufefflock gate", [TextCondition("lock gate")]),
+        (
+            "猫 －犬",
+            "猫",
+            [TextCondition("犬", is_excluded=True, is_exact=False, literal="-犬")],
+        ),
+        (
+            "猫 -犬",
+            "猫",
+            [TextCondition("犬", is_excluded=True, is_exact=False, literal="-犬")],
+        ),
+        (
+            "नदी -हिन्दी",
+            "नदी",
+            [TextCondition("हिन्दी", is_excluded=True, is_exact=False, literal="-हिन्दी")],
+        ),
         (
             "Title:Weir flow",
             "Weir flow",

@@ -11,6 +11,7 @@ from freshet.results import Hit
 from model_code.collection.generations.query_options import QueryOptions
 from model_code.collection.generations.searcher import Searcher
 from model_code.errors import SettingsError
+from model_code.retrieval.typed_words import split_unfinished_word
 from tests.disk import skip_fsync
 from tests.model_code.collection.laws import make_encoder, open_build
 
@@ -82,6 +83,18 @@ def found(searcher: Searcher, text: str, **options: object) -> set[str]:
 )
 def test_every_hit_meets_the_conditions(searcher: Searcher, text: str, documents: set[str]) -> None:
     assert found(searcher, text) == documents
+
+
+def test_unfinished_title_is_completed(word_searcher: Searcher) -> None:
+    assert found(word_searcher, "title:slui", prefix=True) == {"gate", "copy"}
+    assert found(word_searcher, "title:slui") == set()
+
+
+def test_long_word_is_not_completed(word_searcher: Searcher) -> None:
+    typed = split_unfinished_word("e" * 1000)
+
+    assert typed.word == ""
+    assert len(found(word_searcher, "e" * 1000, prefix=True)) == len(TEXTS)
 
 
 def test_conditions_join_with_filters_and_are_counted(searcher: Searcher) -> None:
