@@ -12,12 +12,12 @@ LOCAL_HOST = "127.0.0.1"
 DocumentFiles = Annotated[
     list[Path],
     typer.Argument(
-        help="Files of rows (.jsonl, .json, .csv, .tsv, .parquet), documents (.md, .html, .txt, "
-        ".rst, .pdf, .docx, .pptx, .xlsx, .odt, .epub, .eml, .ipynb) or folders; - reads standard "
-        "input."
+        help="Files of rows (.jsonl, .ndjson, .json, .csv, .tsv, .parquet), documents (.md, .html, "
+        ".txt, .rst, .rtf, .pdf, .docx, .pptx, .xlsx, .odt, .ods, .odp, .epub, .eml, .ipynb) or "
+        "folders; - reads standard input."
     ),
 ]
-RowFormat = Literal["jsonl", "json", "csv", "tsv", "parquet"]
+RowFormat = Literal["jsonl", "ndjson", "json", "csv", "tsv", "parquet"]
 InputFormat = Annotated[RowFormat, typer.Option("--format", help="Format of standard input.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would happen, change nothing.")]
 Retriever = Annotated[

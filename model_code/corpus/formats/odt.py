@@ -1,8 +1,11 @@
-"""Read ODT from its XML: body, footnotes, comments, text boxes, headers and embedded objects."""
+"""Read OpenDocument from its XML: texts (ODT), spreadsheets (ODS) and presentations (ODP).
+
+Body, tables, footnotes, comments, text boxes, headers, speaker notes and embedded objects are read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from model_code.corpus.formats.archives import Archive, list_text
@@ -17,6 +20,10 @@ from model_code.corpus.formats.office_xml import (
 )
 from model_code.corpus.rows import RowError
 
+# Elements of a sheet and of a slide, and the class of a slide's title.
+_SHEET = "table"
+_SLIDE = "page"
+_TITLE_CLASS = "title"
 _CONTENT = "content.xml"
 _STYLES = "styles.xml"
 _META = "meta.xml"
@@ -34,11 +41,7 @@ def read_odt(data: bytes) -> Extraction:
         RowError: If the file is not a text document of OpenDocument, needs a password, or is not
             safe to read.
     """
-    archive = Archive(data)
-    if _CONTENT not in archive:
-        raise RowError("unreadable file", "the archive holds no OpenDocument text")
-    _require_no_password(archive)
-
+    archive = _open_archive(data)
     content = archive.parse(_CONTENT)
     blocks = read_blocks(content, OPEN_DOCUMENT_NAMES, _heading_levels(content))
     if _STYLES in archive:
@@ -47,13 +50,74 @@ def read_odt(data: bytes) -> Extraction:
             if block not in blocks:
                 blocks.append(block)
 
+    text_parts = [part for part in (_CONTENT, _STYLES) if part in archive]
+    return _finish(archive, blocks, text_parts)
+
+
+def read_ods(data: bytes) -> Extraction:
+    """Read a spreadsheet, with a section for each sheet.
+
+    Raises:
+        RowError: If the file is not a spreadsheet of OpenDocument, needs a password, or is not safe
+            to read.
+    """
+    archive = _open_archive(data)
+    blocks: list[str] = []
+    for sheet in _sections(archive.parse(_CONTENT), _SHEET):
+        rows = read_blocks(sheet, OPEN_DOCUMENT_NAMES)
+        if rows:
+            blocks.append(f"\n## {attribute(sheet, 'name')}\n")
+            blocks.extend(rows)
+    return _finish(archive, blocks, [_CONTENT])
+
+
+def read_odp(data: bytes) -> Extraction:
+    """Read a presentation, with a section for each slide and its notes.
+
+    Raises:
+        RowError: If the file is not a presentation of OpenDocument, needs a password, or is not
+            safe to read.
+    """
+    archive = _open_archive(data)
+    blocks: list[str] = []
+    for number, slide in enumerate(_sections(archive.parse(_CONTENT), _SLIDE), 1):
+        slide_blocks = read_blocks(slide, OPEN_DOCUMENT_NAMES)
+        title = _slide_title(slide)
+        if title in slide_blocks:
+            slide_blocks.remove(title)
+        heading = title or f"Slide {number}"
+        blocks.append(f"\n## {heading}\n")
+        blocks.extend(slide_blocks)
+    return _finish(archive, blocks, [_CONTENT])
+
+
+def _open_archive(data: bytes) -> Archive:
+    """Open a file of OpenDocument.
+
+    Raises:
+        RowError: If the file is not of OpenDocument, needs a password, or is not safe to read.
+    """
+    archive = Archive(data)
+    if _CONTENT not in archive:
+        raise RowError("unreadable file", "the archive holds no OpenDocument text")
+    _require_no_password(archive)
+    return archive
+
+
+def _finish(archive: Archive, blocks: list[str], text_parts: list[str]) -> Extraction:
+    """Append the text of embedded objects, and read the title and the date.
+
+    Args:
+        archive: The file.
+        blocks: The paragraphs and rows of its content.
+        text_parts: The parts whose text should be in the blocks.
+    """
     objects = [name for name in archive.names if name.endswith(f"/{_CONTENT}")]
     damaged = archive.find_damaged(objects)
     for name in objects:
         if name not in damaged:
             blocks.extend(_object_blocks(archive.parse(name)))
 
-    text_parts = [part for part in (_CONTENT, _STYLES) if part in archive]
     extraction = Extraction("\n".join(blocks).strip())
     extraction.all_text = list_text(archive, text_parts, OPEN_DOCUMENT_TEXT)
     if _META in archive:
@@ -61,6 +125,30 @@ def read_odt(data: bytes) -> Extraction:
     for name in damaged:
         extraction.note("unread part", f"the embedded {name.partition('/')[0]} is damaged")
     return extraction
+
+
+def _sections(content: Any, section_name: str) -> Iterator[Any]:
+    """Yield the sheets or slides of a document, in their order.
+
+    Args:
+        content: Root element of the document.
+        section_name: Local name of the elements. Elements inside of another one are left out.
+    """
+    waiting = [content]
+    while waiting:
+        element = waiting.pop()
+        if local_name(element) == section_name:
+            yield element
+        else:
+            waiting.extend(reversed(list(element)))
+
+
+def _slide_title(slide: Any) -> str:
+    """Return the text of the title of a slide; empty if it has none."""
+    for frame in slide.iter():
+        if attribute(frame, "class") == _TITLE_CLASS:
+            return " ".join(" ".join(read_blocks(frame, OPEN_DOCUMENT_NAMES)).split())
+    return ""
 
 
 def _require_no_password(archive: Archive) -> None:

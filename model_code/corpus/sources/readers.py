@@ -9,6 +9,7 @@ import csv
 import gzip
 import io
 import json
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from itertools import chain
@@ -21,7 +22,13 @@ from model_code.corpus.rows import RefusedRow, Row, RowError, Table, printable
 from model_code.corpus.sources.document_files import DOCUMENT_SUFFIXES
 from model_code.errors import FreshetError
 
-SUFFIXES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
+SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
+
+# Delimiters of CSV, in the order in which the header is searched for them. Spreadsheets write
+# semicolons where the comma is the decimal sign, and some programs write tabs or bars.
+CSV_DELIMITERS = (",", ";", "\t", "|")
+# A line before the header, by which Excel states the delimiter.
+DELIMITER_LINE = re.compile(r"sep=([,;\t|])\s*", re.IGNORECASE)
 
 # Rows of a Parquet file that are in memory at once.
 PARQUET_BATCH_ROWS = 1024
@@ -84,7 +91,7 @@ def read_rows(path: Path, table: Table, name: str) -> Iterator[Row | RefusedRow]
             yield from _read_parquet(path, table, name)
         elif suffix == ".json":
             yield from _read_json_array(path, table, name)
-        elif suffix == ".jsonl":
+        elif suffix in (".jsonl", ".ndjson"):
             yield from _read_json_lines(path, table, name)
         elif suffix == ".tsv":
             yield from _read_delimited(path, table, name, "\t")
@@ -259,15 +266,28 @@ def _read_delimited(
     with _open_text(path, encoding) as stream:
         lines = iter(_read_lines(stream, name))
         header_line = next(lines, "")
-        if delimiter == "," and "," not in header_line and ";" in header_line:
-            # Spreadsheets write semicolons where the comma is the decimal sign.
-            delimiter = ";"
+        if delimiter == ",":
+            stated = DELIMITER_LINE.fullmatch(header_line)
+            if stated is None:
+                delimiter = _find_delimiter(header_line)
+            else:
+                delimiter = stated[1]
+                # The empty line in its place keeps the numbers of the lines.
+                header_line = "\n"
         all_lines = chain([header_line], lines)
         reader = csv.reader(all_lines, delimiter=delimiter, quoting=quoting, strict=True)
         records = _read_records(reader, name)
         header = _read_header(records, name)
         rows = _delimited_rows(records, header, table, name, delimiter)
         yield from _with_encoding_note(rows, name, encoding)
+
+
+def _find_delimiter(header_line: str) -> str:
+    """Return the delimiter of a CSV file, judged by its header."""
+    for delimiter in CSV_DELIMITERS:
+        if delimiter in header_line:
+            return delimiter
+    return CSV_DELIMITERS[0]
 
 
 def _delimited_rows(
@@ -333,7 +353,9 @@ def _read_header(records: Iterator[_Record], name: str) -> list[str]:
     Raises:
         FreshetError: If the record is faulty, or names a column twice.
     """
-    header = next(records, _Record(1, []))
+    # Empty lines before the header are skipped.
+    filled = (record for record in records if record.cells or record.fault is not None)
+    header = next(filled, _Record(1, []))
     if header.fault is not None:
         raise FreshetError(
             f"the first line of {name} is no header of columns: {printable(header.fault)}. "

@@ -14,8 +14,9 @@ from model_code.corpus.formats.extraction import Extraction, measure_completenes
 from model_code.corpus.formats.mail import read_mail
 from model_code.corpus.formats.mhtml import read_mhtml
 from model_code.corpus.formats.notebook import read_notebook
-from model_code.corpus.formats.odt import read_odt
+from model_code.corpus.formats.odt import read_odp, read_ods, read_odt
 from model_code.corpus.formats.pptx import read_pptx
+from model_code.corpus.formats.rtf import read_rtf
 from model_code.corpus.formats.xlsx import read_xlsx
 from model_code.corpus.rows import RowError
 from tests.office_files import archive
@@ -108,6 +109,57 @@ def test_open_document_text_is_read_once():
 
     lines = [" ".join(line.split()) for line in extraction.text.splitlines() if line.strip()]
     assert lines == ["# Docks", "A note.", "A dry dock holds.", "boxed", "a crane", "left right"]
+
+
+OPEN_DOCUMENT = """<o:document-content xmlns:o="o" xmlns:t="t" xmlns:d="d" xmlns:p="p"
+  xmlns:x="x"><o:body>{}</o:body></o:document-content>"""
+
+
+def test_open_document_sheets_are_sections():
+    sheets = """<o:spreadsheet><t:table t:name="Catch"><t:table-row>
+      <t:table-cell><x:p>cod</x:p></t:table-cell>
+      <t:table-cell o:value="2.5"><x:p>2,5</x:p><o:annotation><x:p>wet</x:p></o:annotation>
+      </t:table-cell></t:table-row></t:table>
+      <t:table t:name="Empty"><t:table-row><t:table-cell/></t:table-row></t:table>
+      <t:table t:name="Boats"><t:table-row><t:table-cell><x:p>smack</x:p></t:table-cell>
+      </t:table-row></t:table></o:spreadsheet>"""
+
+    extraction = require_complete(read_ods(archive({"content.xml": OPEN_DOCUMENT.format(sheets)})))
+
+    lines = [line.strip() for line in extraction.text.splitlines() if line.strip()]
+    assert lines == ["## Catch", "cod 2,5 wet", "## Boats", "smack"]
+
+
+def test_open_document_slides_are_sections():
+    slides = """<o:presentation><d:page d:name="page1"><d:frame p:class="title"><d:text-box>
+      <x:p>Tides</x:p></d:text-box></d:frame><d:frame><d:text-box><x:list><x:list-item>
+      <x:p>spring</x:p></x:list-item></x:list></d:text-box></d:frame>
+      <p:notes><d:frame><d:text-box><x:p>Say it slowly.</x:p></d:text-box></d:frame></p:notes>
+      </d:page><d:page d:name="page2"><d:frame><d:text-box><x:p>neap</x:p></d:text-box></d:frame>
+      </d:page></o:presentation>"""
+
+    extraction = require_complete(read_odp(archive({"content.xml": OPEN_DOCUMENT.format(slides)})))
+
+    lines = [line.strip() for line in extraction.text.splitlines() if line.strip()]
+    assert lines == ["## Tides", "spring", "Say it slowly.", "## Slide 2", "neap"]
+
+
+def test_rich_text_is_read_with_its_notes():
+    source = r"""{\rtf1\ansi\ansicpg1252{\fonttbl{\f0 Times;}}{\info{\title Weir upkeep}}
+      Caf\'e9 costs 5 \u8364? \u55357?\u56832?.\par
+      \trowd\cellx1000 left\cell right\cell\row
+      {\header A header.}{\footnote A footnote.}{\*\annotation A remark.}}"""
+
+    extraction = read_rtf(source.encode())
+
+    assert extraction.title == "Weir upkeep"
+    words = " ".join(extraction.text.split())
+    assert words == "Café costs 5 € 😀. left right A header. A footnote. A remark."
+
+
+def test_text_with_suffix_of_rich_text_is_refused():
+    with pytest.raises(RowError, match="it is no Rich Text"):
+        read_rtf(b"plain text")
 
 
 def test_formula_of_an_open_document_is_read():

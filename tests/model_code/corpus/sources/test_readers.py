@@ -39,7 +39,10 @@ def written(folder, name: str):
     return folder / name
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.csv", "a.csv.gz", "a.parquet"])
+NAMES = ["a.jsonl", "a.jsonl.gz", "a.ndjson", "a.NDJSON", "a.csv", "a.csv.gz", "a.parquet"]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_every_format_gives_the_same_rows(tmp_path, name):
     assert [
         dict(row.values) for row in read_rows(written(tmp_path, name), "documents", name)
@@ -253,6 +256,26 @@ def test_line_without_end_is_refused(tmp_path, monkeypatch):
 
     with pytest.raises(FreshetError, match="a line of more than 1,000 characters"):
         list(read_rows(tmp_path / "a.jsonl.gz", "documents", "a"))
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        ('id\ttext\n1\t"a, b"\n', 2),
+        ("id|text\n1|a, b\n", 2),
+        ("sep=;\nid;text\n1;a, b\n", 3),
+        ("SEP=|\r\nid|text\r\n1|a, b\r\n", 3),
+        ('\n\nid,text\n1,"a, b"\n', 4),
+    ],
+)
+def test_delimiter_of_csv_is_found(tmp_path, content, line):
+    path = tmp_path / "a.csv"
+    path.write_bytes(content.encode())
+
+    (row,) = read_rows(path, "documents", "a.csv")
+
+    assert row.values == {"id": "1", "text": "a, b"}
+    assert row.location == f"a.csv:{line}"
 
 
 def test_semicolons_of_a_spreadsheet_separate_cells(tmp_path):
