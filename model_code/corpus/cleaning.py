@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from freshet.json_values import read_id_value, replace_missing, to_json_value
-from model_code.corpus.rows import Row, RowError
-from model_code.text.documents import Document, parse_date
+from model_code.corpus.rows import Row, RowError, printable
+from model_code.text.documents import EXPIRES, Document, is_date, parse_date
 from model_code.text.words import is_valid_utf8
 
 # Control characters of C0 and C1 except tab and line feed, and the byte order mark.
@@ -77,7 +77,7 @@ def clean_document(row: Row, max_characters: int) -> Document:
 
     Raises:
         RowError: If the row has no id, has neither text nor title, is too long, holds text that is
-            not UTF-8, or has queries that are not a list of texts.
+            not UTF-8, has queries that are not a list of texts, or an `expires` that is not a date.
     """
     values = row.values
     document_id = read_id(values, "id")
@@ -94,11 +94,13 @@ def clean_document(row: Row, max_characters: int) -> Document:
     if iso_date is None and written_date is not None:
         fields["date"] = written_date
 
+    fields = _clean_fields(fields)
+    _require_expiry_date(fields.get(EXPIRES))
     return Document(
         document_id,
         title,
         text,
-        fields=_clean_fields(fields),
+        fields=fields,
         queries=_clean_queries(values.get("queries")),
         date=iso_date,
     )
@@ -129,6 +131,21 @@ def _clean_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
             f"at most {MAX_FIELDS:,} of {MAX_FIELD_CHARACTERS:,} are possible",
         )
     return json.loads(sorted_text)
+
+
+def _require_expiry_date(value: Any) -> None:
+    """Check the field `expires`. A document with another value would never expire.
+
+    Raises:
+        RowError: If the value is neither missing nor a date.
+    """
+    is_missing = value is None or (isinstance(value, str) and not value.strip())
+    if not is_missing and not is_date(value):
+        raise RowError(
+            "wrong type",
+            f"{EXPIRES} is {printable(value)!r}, but it is the date from which the document is not "
+            "found: write it as 2030-06-01 or with a time, and call other fields otherwise",
+        )
 
 
 def _field_value(value: Any) -> Any:

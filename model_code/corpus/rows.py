@@ -169,9 +169,8 @@ def _add_fields(
     fields = {name: value for name, value in source_values.items() if name not in names.values()}
     if "id" not in values and "id" in fields:
         values["id"] = fields.pop("id")
-    queries = fields.pop("queries", None)
-    if queries is not None:
-        values["queries"] = queries
+    if "queries" in fields:
+        values["queries"] = fields.pop("queries")
 
     # The object may have an entry `fields` of its own. It is therefore removed before its entries
     # are added.

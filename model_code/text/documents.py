@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,6 +12,12 @@ from typing import Any, ClassVar
 
 from model_code.errors import SettingsError
 from model_code.files import hash_text
+
+EXPIRES = "expires"
+"""Field whose value is the date from which a document is not found."""
+
+# Year, with or without a month, at the beginning of a date.
+PARTIAL_DATE = re.compile(r"([0-9]{4})(?:-([0-9]{2}))?(?=-|\Z)")
 
 
 @dataclass(frozen=True)
@@ -135,6 +142,25 @@ def canonical_fields(fields: Mapping[str, Any]) -> str:
     '{"a": "x", "b": 1}'
     """
     return json.dumps(fields, sort_keys=True, ensure_ascii=False, default=str)
+
+
+def is_date(value: Any) -> bool:
+    """Return whether a value is an ISO date or time, a month YYYY-MM or a year YYYY.
+
+    >>> is_date("2030-06-01"), is_date("2030-06"), is_date(2030), is_date("soon")
+    (True, True, True, False)
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str):
+        return parse_date(value) is not None
+    partial_date = PARTIAL_DATE.match(value)
+    if partial_date is None:
+        return False
+    if partial_date.end() == len(value):
+        month = partial_date[2] or "01"
+        value = f"{partial_date[1]}-{month}-01"
+    return parse_date(value) is not None
 
 
 def parse_date(value: Any) -> datetime.datetime | None:

@@ -197,7 +197,7 @@ def _search_without_text(service: Service, request: models.SearchRequest) -> Sea
     options = _query_options(request)
     started = time.perf_counter()
     if request.like is not None:
-        if not searcher.documents([request.like]):
+        if not searcher.unexpired_documents([request.like]):
             raise NotFound(f"there is no document {request.like!r}")
         page = searcher.search_like(request.like, options)
     else:
@@ -468,13 +468,15 @@ def _read_document_page(service: Service, after: str, limit: int) -> DocumentPag
     page_ids = ids[:limit]
     next_id = page_ids[-1] if len(ids) > limit else None
 
-    documents_by_id = searcher.documents(page_ids)
+    documents_by_id = searcher.unexpired_documents(page_ids)
     documents = []
     for document_id in page_ids:
-        documents.append(_stored_document(service, searcher, documents_by_id[document_id]))
+        if document_id in documents_by_id:
+            documents.append(_stored_document(service, searcher, documents_by_id[document_id]))
+    expired = len(searcher.expired_documents())
     return DocumentPage(
         generation=searcher.generation.number,
-        total=searcher.generation.manifest["documents"],
+        total=searcher.generation.manifest["documents"] - expired,
         documents=documents,
         next=next_id,
     )
@@ -495,7 +497,7 @@ def _find_document(service: Service, document_id: str) -> StoredDocument:
         NotFound: If there is none with this id.
     """
     searcher = service.searchers.current()
-    documents = searcher.documents([document_id])
+    documents = searcher.unexpired_documents([document_id])
     if not documents:
         raise NotFound(f"there is no document {document_id!r}")
     return _stored_document(service, searcher, documents[document_id])

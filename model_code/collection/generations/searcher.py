@@ -34,7 +34,7 @@ from model_code.collection.generations.query_options import (
     sort_ranking,
 )
 from model_code.collection.generations.text_matches import documents_meeting, flags_among
-from model_code.collection.segments.documents import EXPIRES, document_from_row
+from model_code.collection.segments.documents import document_from_row
 from model_code.collection.segments.segment import (
     BaseSegment,
     LoadedSegment,
@@ -50,7 +50,7 @@ from model_code.retrieval.indexed import RetrieverSegment
 from model_code.retrieval.protocol import Ranking, Retriever, TypedQuery, top_k_ranking
 from model_code.retrieval.relevance_floor import RelevanceFloor
 from model_code.retrieval.typed_words import split_unfinished_word
-from model_code.text.documents import Document
+from model_code.text.documents import EXPIRES, Document
 from model_code.text.known_queries import KnownQuery, normalize_query, resolve_queries
 from model_code.text.passages import Span, section_at
 from model_code.text.query_syntax import ParsedQuery, fold_text, parse_query
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from model_code.collection.segments.conditions import FieldValue, Filters
+    from model_code.collection.segments.field_index import FieldIndex
     from model_code.collection.segments.filters import CollectionFields
     from model_code.retrieval.bm25_index import Bm25Index
     from model_code.retrieval.reranker import Reranker
@@ -290,7 +291,9 @@ class Searcher:
         with verify_checksums_on_error(self.generation):
             # This raises the error if there is no such document.
             self.view_of(document_id)
-            document = self.documents([document_id])[document_id]
+            document = self.unexpired_documents([document_id]).get(document_id)
+            if document is None:
+                raise FreshetError(f"the document {document_id!r} has expired")
             text = f"{document.title}\n{document.text}".strip()[:MAX_LIKE_CHARACTERS]
             query = self.retriever.encode_queries([text])
             shown_text = document.title or text
@@ -369,6 +372,8 @@ class Searcher:
         if not options.syntax:
             return ParsedQuery(text)
         parsed = parse_query(text)
+        if options.prefix:
+            parsed = self._complete_title(parsed, text)
         has_words_with_dash = any(condition.literal for condition in parsed.conditions)
         if not has_words_with_dash:
             return parsed
@@ -396,6 +401,24 @@ class Searcher:
         if is_unfinished:
             searched_text = self._complete(query.text)
         return TypedQuery(searched_text, query.text, is_unfinished, options.typos)
+
+    def _complete_title(self, query: ParsedQuery, text: str) -> ParsedQuery:
+        """Complete the word of a `title:` that a user is still typing, as in `title:riv`.
+
+        Otherwise no document would meet the condition before the word is finished.
+
+        Args:
+            query: The query, parsed.
+            text: The query as typed.
+        """
+        if not query.conditions:
+            return query
+        last = query.conditions[-1]
+        is_unfinished = last.in_title and not last.is_exact and text.endswith(last.words)
+        if not is_unfinished or last.is_excluded:
+            return query
+        completed = replace(last, words=self._complete(last.words))
+        return replace(query, conditions=(*query.conditions[:-1], completed))
 
     def _complete(self, text: str) -> str:
         """Complete the last word of a text, if no document contains it.
@@ -494,14 +517,22 @@ class Searcher:
             rankings.extend(self._rank(queries[i : i + 1], depth, [allowed]))
         return rankings
 
-    def matching(self, filters: Filters) -> AllowedDocuments:
+    def matching(self, filters: Filters, waiting: FieldIndex | None = None) -> AllowedDocuments:
         """Return the documents that meet a filter, including expired documents.
+
+        Args:
+            filters: The filter.
+            waiting: Fields of documents that are not searchable yet. The filter may name them.
 
         Raises:
             FreshetError: If the filter compares a field that no document ever had.
             SettingsError: If the filter is malformed.
         """
-        return self._allow(self._fields.find(filters))
+        fields = self._fields
+        if waiting is not None:
+            fields = fields.with_waiting(waiting)
+        masks = fields.find(filters)
+        return self._allow(masks[: len(self.views)])
 
     def expired_documents(self) -> Collection[str]:
         """Return the live documents whose field `expires` is a past date."""
@@ -773,6 +804,9 @@ class Searcher:
         from model_code.collection.segments.filters import commonest
 
         fields = self._fields
+        unexpired = self.matching_documents(())
+        if unexpired is not None:
+            fields = fields.restricted_to([mask for _, mask in unexpired.segments])
         return {name: commonest(fields.count(name), limit) for name in fields.names()}
 
     def documents(self, document_ids: Collection[str]) -> dict[str, Document]:
@@ -785,6 +819,11 @@ class Searcher:
             for document_id, row in view.segment.document_file.read(ids).items():
                 documents[document_id] = document_from_row(row)
         return documents
+
+    def unexpired_documents(self, document_ids: Collection[str]) -> dict[str, Document]:
+        """Read live documents that have not expired. Other ids are left out of the result."""
+        expired = self.expired_documents()
+        return self.documents([name for name in document_ids if name not in expired])
 
     @cached_property
     def plain_retriever(self) -> Retriever:

@@ -33,7 +33,7 @@ from model_code.corpus.clean_rows import (
 )
 from model_code.corpus.cleaning import is_possible_id, text_key
 from model_code.corpus.reading_notes import note_lines, refusal_note
-from model_code.corpus.rows import Rejection, printable
+from model_code.corpus.rows import RefusedRow, Rejection, Row, printable
 from model_code.corpus.sources.document_files import is_document_file
 from model_code.corpus.sources.file_names import escape_name, is_usable_id, refuse_name
 from model_code.errors import FreshetError
@@ -347,6 +347,8 @@ def update_partially(
         name = "standard input" if file == STANDARD_INPUT else _printable_name(file.name)
         with _readable_file(file, suffix) as path:
             rows = list(read_file(path, name, index.settings.columns))
+            if path.name.lower().removesuffix(".gz").endswith((".csv", ".tsv")):
+                rows = [_without_empty_cells(row) for row in rows]
         document_ids: set[str] = set()
         for row in locate_rows(rows, index.settings.columns, name):
             document_id = possible_id(row)
@@ -366,6 +368,19 @@ def update_partially(
             report.add_rejection(name, rejection)
     apply_changes(index, report, receipts)
     return report
+
+
+def _without_empty_cells(row: Row | RefusedRow) -> Row | RefusedRow:
+    """Return a row of a delimited file without its empty cells.
+
+    Such a file has a cell for each column. In a partial update, an empty one changes nothing.
+    """
+    if isinstance(row, RefusedRow):
+        return row
+    values = {name: value for name, value in row.values.items() if value != ""}
+    fields = {name: value for name, value in values["fields"].items() if value != ""}
+    values["fields"] = fields
+    return replace(row, values=values)
 
 
 def _versions(index: LiveIndex, document_ids: Collection[str]) -> dict[str, str]:

@@ -6,10 +6,12 @@ of a document is the hash of its content.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from freshet.json_values import replace_missing
 from model_code.collection.ledger.events import Receipt, VersionCondition
 from model_code.corpus.clean_rows import CleanRows
 from model_code.corpus.cleaning import read_id
@@ -60,9 +62,18 @@ def take_conditions(
     # version None requires that the document does not exist.
     required: dict[str, tuple[str | None, int]] = {}
     explicit: set[str] = set()
+    repeated = _repeated_ids(rows)
     for document, location in zip(rows.documents, rows.locations, strict=True):
         number = row_number(location) or 1
         document_id = document.document_id
+        is_valid = _is_version(document.fields.get(IF_VERSION, ABSENT))
+        if document_id in repeated and is_valid:
+            reason = (
+                f"repeated id: a row with {IF_VERSION} must be the only row of its document in a "
+                "request; send the rows one after the other"
+            )
+            rejected.append(Rejection(number, document_id, reason))
+            continue
         if document_id in versions:
             required[document_id] = (versions[document_id], number)
         if IF_VERSION not in document.fields:
@@ -71,7 +82,7 @@ def take_conditions(
 
         fields = dict(document.fields)
         version = fields.pop(IF_VERSION)
-        if not isinstance(version, str) or not version:
+        if not _is_version(version):
             reason = (
                 f"wrong type: {IF_VERSION} is {version!r}; it must be the version of a "
                 f"document or {ABSENT!r}"
@@ -94,6 +105,33 @@ def take_conditions(
     return ConditionalRows(tuple(documents), tuple(rejected), conditions, frozenset(explicit))
 
 
+def has_conditions(rows: CleanRows) -> bool:
+    """Return whether a row has the key `if_version`."""
+    return any(IF_VERSION in document.fields for document in rows.documents)
+
+
+def _repeated_ids(rows: CleanRows) -> set[str]:
+    """Return the ids of documents with several rows, of which one has the key `if_version`.
+
+    Only the last row of a document is recorded. The condition of an earlier row would be lost.
+    """
+    counts: Counter[str] = Counter()
+    conditional: set[str] = set()
+    for document in rows.documents:
+        if IF_VERSION in document.fields:
+            if not _is_version(document.fields[IF_VERSION]):
+                # The row is refused for another reason.
+                continue
+            conditional.add(document.document_id)
+        counts[document.document_id] += 1
+    return {document_id for document_id in conditional if counts[document_id] > 1}
+
+
+def _is_version(value: Any) -> bool:
+    """Return whether a value of the key `if_version` can be a version or `ABSENT`."""
+    return isinstance(value, str) and bool(value)
+
+
 def possible_id(row: Row | RefusedRow) -> str | None:
     """Return the document id of a row. None if the row has no valid id."""
     if isinstance(row, RefusedRow):
@@ -112,7 +150,8 @@ def merge_rows(
     """Complete partial rows with the present values of their documents.
 
     A value of a row replaces the value of the document. Fields are replaced one by one, and null
-    removes a field. If several rows have the same id, they are applied one after the other.
+    removes a field. A field `a.b` is the field `b` of the object `a`, if the document has such an
+    object. If several rows have the same id, they are applied one after the other.
 
     Args:
         rows: Rows whose columns have Freshet's names.
@@ -120,7 +159,8 @@ def merge_rows(
         present: Present documents by id. Rows of other documents are not completed.
 
     Returns:
-        A complete row for each row.
+        A complete row for each row. A row whose text is empty is refused, because it would erase
+        the text of its document.
     """
     merged: list[Row | RefusedRow] = []
     # The values of each document after the rows that were read so far.
@@ -134,7 +174,11 @@ def merge_rows(
         if isinstance(row, RefusedRow) or row_id not in values_by_id:
             merged.append(_with_text(row))
             continue
-        values = _merge_values(values_by_id[row_id], row.values)
+        present_values = values_by_id[row_id]
+        if present_values["text"] and _has_empty_text(row):
+            merged.append(_refuse_empty_text(row, row_id))
+            continue
+        values = _merge_values(present_values, row.values)
         values_by_id[row_id] = values
         merged.append(replace(row, values=values))
     return merged
@@ -149,15 +193,49 @@ def _merge_values(present: Mapping[str, Any], partial: Mapping[str, Any]) -> dic
     """
     values = dict(present)
     fields = dict(present["fields"])
+    if "date" in partial:
+        # A date that could not be read was kept as a field.
+        fields.pop("date", None)
     for key, value in partial.items():
         if key == "fields":
-            fields.update(value)
+            for name, field_value in value.items():
+                fields = _with_field(fields, name, field_value)
         elif value is None and key in ("date", "queries"):
             values.pop(key, None)
         else:
             values[key] = value
     values["fields"] = {name: value for name, value in fields.items() if value is not None}
     return values
+
+
+def _has_empty_text(row: Row) -> bool:
+    """Return whether a row has a text that is null, missing or blank."""
+    if "text" not in row.values:
+        return False
+    text = replace_missing(row.values["text"])
+    return text is None or (isinstance(text, str) and not text.strip())
+
+
+def _refuse_empty_text(row: Row, document_id: str | None) -> RefusedRow:
+    """Return the refusal of a partial row that would erase the text of its document."""
+    detail = "the text would be erased; leave out the text to keep it, or delete the document"
+    return RefusedRow("documents", row.location, "empty text", detail, "", document_id, True)
+
+
+def _with_field(fields: Mapping[str, Any], name: str, value: Any) -> dict[str, Any]:
+    """Return fields with one field replaced. A dotted name is that of a field inside an object.
+
+    >>> _with_field({"author": {"name": "Ann", "age": 30}}, "author.name", "Bo")
+    {'author': {'name': 'Bo', 'age': 30}}
+    """
+    changed = dict(fields)
+    outer, _, inner = name.partition(".")
+    inside = fields.get(outer)
+    if inner and name not in fields and isinstance(inside, Mapping):
+        changed[outer] = _with_field(inside, inner, value)
+    else:
+        changed[name] = value
+    return changed
 
 
 def _with_text(row: Row | RefusedRow) -> Row | RefusedRow:

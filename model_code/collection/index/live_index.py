@@ -37,6 +37,7 @@ from model_code.collection.generations.refinements import solved_documents
 from model_code.collection.generations.verification import verify_searchable
 from model_code.collection.index.conditional import (
     document_fields,
+    has_conditions,
     join_receipts,
     merge_rows,
     possible_id,
@@ -59,8 +60,14 @@ from model_code.collection.ledger.events import (
 )
 from model_code.collection.ledger.ledger import Ledger, RevertTarget
 from model_code.collection.ledger.states import Event, LedgerView, Pending
-from model_code.collection.segments.conditions import Filters, matches_fields, parse_filters
+from model_code.collection.segments.conditions import (
+    Filters,
+    matches_everything,
+    matches_fields,
+    parse_filters,
+)
 from model_code.collection.segments.documents import INDEX, document_from_row
+from model_code.collection.segments.field_index import FieldIndex
 from model_code.corpus.clean_rows import CleanRows, RawRow, clean_rows, locate_rows
 from model_code.corpus.cleaning import is_possible_id
 from model_code.corpus.known_queries import query_hash
@@ -252,6 +259,9 @@ class LiveIndex:
             FreshetError: If the current generation was made from another ledger.
         """
         cleaned = self.clean_rows(rows, source, only_known)
+        if has_conditions(cleaned):
+            # For readers, an expired document does not exist.
+            self.remove_expired()
         conditional = take_conditions(cleaned, self.base_versions)
         return self.record(
             conditional.documents, source, conditional.rejected, batch, conditional.conditions
@@ -355,19 +365,29 @@ class LiveIndex:
             SettingsError: If the filters are empty or malformed.
             FreshetError: If the filters name a field that no document ever had.
         """
-        require(bool(filters), "the filter is empty, so that it matches every document; name one")
         condition = parse_filters(filters)
-        matching = set(self.builder.searcher.matching(filters))
+        require(
+            not matches_everything(condition),
+            "the filter is empty, so that it matches every document; name one",
+        )
         # The hashes are read before the pending events. If another writer changes a document in
         # between, its hash is outdated, so that a removal by this version is refused.
         hashes = self.content_hashes()
+        pending_changes: Sequence[Event] = ()
         if self.ledger_if_exists is not None:
-            # A pending event replaces the content that the search has compared.
-            for event in self.ledger_view.pending().changes:
-                matching.discard(event.document_id)
-                document = event.document
-                if document is not None and matches_fields(condition, document_fields(document)):
-                    matching.add(event.document_id)
+            pending_changes = self.ledger_view.pending().changes
+        pending_fields: dict[str, Mapping[str, Any]] = {}
+        for event in pending_changes:
+            if event.document is not None:
+                pending_fields[event.document_id] = document_fields(event.document)
+
+        # A pending event replaces the content that the search has compared.
+        waiting = FieldIndex.build(pending_fields.values()) if pending_fields else None
+        matching = set(self.builder.searcher.matching(filters, waiting))
+        matching.difference_update(event.document_id for event in pending_changes)
+        for document_id, fields in pending_fields.items():
+            if matches_fields(condition, fields):
+                matching.add(document_id)
 
         versions: dict[str, str] = {}
         for document_id in sorted(matching):

@@ -383,6 +383,34 @@ def _holds(condition: Condition, values: Sequence[tuple[str, FieldValue]]) -> bo
     return any(name == condition.field and condition.matches(value) for name, value in values)
 
 
+def matches_everything(condition: Condition) -> bool:
+    """Return whether a condition holds for every document, because it states nothing.
+
+    >>> matches_everything(parse_filters({"and": [{}]})), matches_everything(parse_filters({}))
+    (True, True)
+    >>> matches_everything(parse_filters({"year": {"exists": True}}))
+    False
+    """
+    if isinstance(condition, All):
+        return all(matches_everything(part) for part in condition.parts)
+    if isinstance(condition, AnyOf):
+        return any(matches_everything(part) for part in condition.parts)
+    if isinstance(condition, Not):
+        return _matches_nothing(condition.part)
+    return False
+
+
+def _matches_nothing(condition: Condition) -> bool:
+    """Return whether a condition holds for no document, such as `or` without alternatives."""
+    if isinstance(condition, All):
+        return any(_matches_nothing(part) for part in condition.parts)
+    if isinstance(condition, AnyOf):
+        return all(_matches_nothing(part) for part in condition.parts)
+    if isinstance(condition, Not):
+        return matches_everything(condition.part)
+    return isinstance(condition, HasValue) and not condition.selectors
+
+
 def condition_fields(condition: Condition) -> Iterator[str]:
     """Yield the names of the fields whose values a condition compares.
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,13 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
+from model_code.collection.segments.conditions import matches_fields, parse_filters
 from model_code.errors import FreshetError
 from model_code.files import atomic_write
 from model_code.hierarchy.tree import DOCUMENT_IDS
 from model_code.mapped_tensors import map_tensors
 from model_code.row_file import RowFile
-from model_code.text.documents import Document, canonical_fields
+from model_code.text.documents import EXPIRES, Document, canonical_fields
 from model_code.text.known_queries import KnownQuery, QuerySource
 
 # Files and folders of a segment.
@@ -36,9 +38,6 @@ CORPUS_DOCUMENTS = "documents.parquet"
 PASSAGES = f"{HIERARCHY}/{DOCUMENT_IDS}"
 CORPUS_COLUMNS = ("document_id", "title", "text", "fields", "date")
 COLUMNS = ("document_id", "title", "text", "fields", "content_hash", "queries", "date")
-
-# Name of the field with the date from which a document is not found any more.
-EXPIRES = "expires"
 
 # Value of the column `queries` of a document without queries, as JSON.
 NO_QUERIES = "[]"
@@ -82,6 +81,16 @@ def document_row(document: Document) -> Row:
         "queries": json.dumps(list(document.queries), ensure_ascii=False),
         "date": document.date,
     }
+
+
+def has_expired(expires: Any, now: datetime) -> bool:
+    """Return whether a value of the field `expires` is a past date.
+
+    Args:
+        expires: The value; None if the document has none.
+        now: The present time.
+    """
+    return matches_fields(parse_filters({EXPIRES: {"<=": now.isoformat()}}), {EXPIRES: expires})
 
 
 def any_document_expires(path: Path) -> bool:

@@ -61,6 +61,24 @@ class CollectionFields:
         for index, _ in self.segments:
             self._known.update(index.value_ranges)
 
+    def with_waiting(self, waiting: FieldIndex) -> CollectionFields:
+        """Return these fields and those of documents that are not searchable yet.
+
+        Args:
+            waiting: Field index of the documents. It becomes the last segment.
+        """
+        waiting_segment = (waiting, np.ones(int(waiting.size[0]), bool))
+        return CollectionFields([*self.segments, waiting_segment], self._known)
+
+    def restricted_to(self, masks: Sequence[np.ndarray]) -> CollectionFields:
+        """Return the fields of some documents only.
+
+        Args:
+            masks: For each segment the mask (n,) of the documents.
+        """
+        indexes = [index for index, _ in self.segments]
+        return CollectionFields(list(zip(indexes, masks, strict=True)), self._known)
+
     def find(self, filters: Filters) -> list[np.ndarray]:
         """Return which documents of each segment meet a filter.
 

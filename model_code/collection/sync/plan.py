@@ -9,7 +9,6 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from model_code.collection.sync.source_contents import SourceContents
-from model_code.errors import FreshetError
 
 # Largest share of a source's documents that a sync deletes without `force`. More missing documents
 # are probably an error, such as a disk that is not mounted.
@@ -105,29 +104,28 @@ def plan_sync(
     )
 
 
-def require_plausible_deletions(plan: SyncPlan, contents: SourceContents, label: str) -> None:
-    """Raise an error if a sync would delete suspiciously many documents.
+def deletion_doubt(plan: SyncPlan, contents: SourceContents, label: str) -> str:
+    """Return why a sync without `force` refuses its deletions. Empty if they are plausible.
 
-    The reason may be an error, such as a disk that is not mounted.
+    A sync refuses if it would delete more documents than is allowed, or if the source is empty. The
+    reason may be an error, such as a disk that is not mounted. Expired documents do not count.
 
     Args:
         plan: Changes of the sync.
         contents: Documents of the source.
         label: Origin of the documents of this source: the command that syncs it.
-
-    Raises:
-        FreshetError: If more documents would be deleted than is allowed without `force`, or the
-            source is empty.
     """
+    missing = [name for name in plan.deleted if name not in contents.expired]
     limit = max(MIN_VANISHED_DOCUMENTS, MAX_VANISHED_SHARE * plan.from_this_source)
     is_source_empty = len(contents.hashes) == 0
-    is_suspicious = is_source_empty or len(plan.deleted) > limit
-    if plan.deleted and is_suspicious:
-        raise FreshetError(
-            f"{len(plan.deleted):,} of {plan.from_this_source:,} documents are no longer in the "
-            f"source, {plan.deleted[0]!r} among them: nothing is changed. If the source is whole, "
-            f"`freshet {label} --force` deletes them"
-        )
+    is_suspicious = is_source_empty or len(missing) > limit
+    if not missing or not is_suspicious:
+        return ""
+    return (
+        f"{len(missing):,} of {plan.from_this_source:,} documents are no longer in the source, "
+        f"{missing[0]!r} among them: nothing is changed. If the source is whole, "
+        f"`freshet {label} --force` deletes them"
+    )
 
 
 def expected_hashes(

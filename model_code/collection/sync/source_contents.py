@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 
 from freshet.results import ReadingNote
 from model_code import corpus
+from model_code.collection.segments.documents import has_expired
 from model_code.corpus.clean_rows import CleanRows, clean_rows
 from model_code.corpus.cleaning import merge_duplicates, text_key
 from model_code.corpus.reading_notes import notes_from_json, notes_to_json
@@ -26,7 +28,7 @@ from model_code.corpus.source_ids import name_documents
 from model_code.corpus.sources.base import Source
 from model_code.corpus.sources.folder import FolderSource, fingerprint
 from model_code.files import canonical_json, hash_path, hash_text, read_json, write_json
-from model_code.text.documents import Document
+from model_code.text.documents import EXPIRES, Document
 
 # Name of the only unit of a source that is not a folder.
 WHOLE_SOURCE = "documents"
@@ -63,6 +65,7 @@ class SourceContents:
         merged: New documents that were left out, because another document has the same text or
             title. Id of the other document by the id of the document that was left out.
         earlier_hashes: Content hash of each document at the last sync, by document id.
+        expired: Ids of the documents that have expired. They are not in `hashes`.
     """
 
     hashes: Mapping[str, str]
@@ -71,6 +74,7 @@ class SourceContents:
     notes: list[ReadingNote]
     merged: Mapping[str, str]
     earlier_hashes: Mapping[str, str]
+    expired: frozenset[str] = frozenset()
 
 
 class SourceMemory:
@@ -217,15 +221,18 @@ def _summarize(
 ) -> dict[str, Any]:
     """Read a unit, and return its summary for the memory.
 
-    The entry of a document is [id, content hash, key of the title, key of the text]; see
-    `_duplicate_key`.
+    The entry of a document is [id, content hash, key of the title, key of the text, date of expiry
+    or null]; see `_duplicate_key`.
     """
     cleaned = _read_unit(unit, settings, source_name)
-    documents: list[list[str]] = []
+    documents: list[list[Any]] = []
     for document in cleaned.documents:
         title_key = _duplicate_key(document.title)
         body_key = _duplicate_key(document.text)
-        documents.append([document.document_id, document.content_hash, title_key, body_key])
+        expires = document.fields.get(EXPIRES)
+        documents.append(
+            [document.document_id, document.content_hash, title_key, body_key, expires]
+        )
     refused = [_describe_refusal(row) for row in cleaned.refused]
     return {
         "hash": unit.content_hash,
@@ -268,7 +275,7 @@ def _merge_summaries(
     earlier_hashes: Mapping[str, str],
     known_ids: Set[str],
 ) -> SourceContents:
-    """Join the summaries of all units, and leave out new documents that are duplicates.
+    """Join the summaries of all units, and leave out expired documents and new duplicates.
 
     A unit is a piece of a source, such as a file. Its summary lists its documents, with hashes of
     titles and texts.
@@ -286,17 +293,24 @@ def _merge_summaries(
     # These documents have keys in place of titles and texts. The keys are enough to find
     # duplicates, and the texts need not be read again.
     keyed_documents: list[Document] = []
+    expired: set[str] = set()
+    now = datetime.now(UTC)
     for unit_name, summary in summaries.items():
         refused.extend(summary["refused"])
         notes.extend(notes_from_json(summary["notes"]))
-        for document_id, content_hash, title_key, body_key in summary["documents"]:
+        for document_id, content_hash, title_key, body_key, expires in summary["documents"]:
+            if expires is not None and has_expired(expires, now):
+                expired.add(document_id)
+                continue
             hashes[document_id] = content_hash
             unit_names[document_id] = unit_name
             keyed_documents.append(Document(document_id, title_key, body_key))
 
     kept, merged = merge_duplicates(keyed_documents, settings.merge_duplicates, known_ids)
     kept_hashes = {document.document_id: hashes[document.document_id] for document in kept}
-    return SourceContents(kept_hashes, unit_names, refused, notes, merged, earlier_hashes)
+    return SourceContents(
+        kept_hashes, unit_names, refused, notes, merged, earlier_hashes, frozenset(expired)
+    )
 
 
 def _document_hashes(summaries: Mapping[str, Any]) -> dict[str, str]:

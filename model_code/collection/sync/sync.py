@@ -32,10 +32,10 @@ from model_code.collection.sync.named_sources import (
 )
 from model_code.collection.sync.plan import (
     SyncPlan,
+    deletion_doubt,
     differing_ids,
     expected_hashes,
     plan_sync,
-    require_plausible_deletions,
 )
 from model_code.collection.sync.source_contents import (
     WHOLE_SOURCE,
@@ -69,11 +69,16 @@ class SyncReport(ChangeReport):
             them.
         kept: Number of documents that are missing in the source but were not deleted. The reason is
             a refused row without a readable id, which may belong to any of them.
+        expired: Number of documents in the source that have expired. They are not in the index.
+        doubt: In a dry run, why the sync will refuse its deletions unless it is forced. Empty if it
+            will not.
     """
 
     source: str = DEFAULT_SOURCE_NAME
     beside: int = 0
     kept: int = 0
+    expired: int = 0
+    doubt: str = ""
 
     @property
     def rejections(self) -> list[Rejection]:
@@ -105,6 +110,10 @@ class SyncReport(ChangeReport):
                 f"  {self.kept:,} documents stay: no row names them, but one of the rows without "
                 "an id may be theirs: mend those, or use --force"
             )
+        if self.expired:
+            lines.append(f"  {self.expired:,} documents of the source have expired")
+        if self.doubt:
+            lines.append(f"  but it needs --force: {self.doubt}")
         return "\n".join(lines)
 
 
@@ -169,6 +178,7 @@ def sync(
         is_own_source = followed.name is None
         source = open_source(followed.settings, project.root)
         units = list_units(source, followed.settings)
+        expiry = None if dry_run else index.remove_expired()
         hashes_before = index.content_hashes()
         named_sources = read_sources(project)
         origins = _document_origins(index, hashes_before, named_sources)
@@ -184,17 +194,21 @@ def sync(
         notes = [*contents.notes, *_unread_file_notes(source, followed.name)]
         report = _make_report(plan, contents, notes, followed.name)
         report.ignored = describe_ignored_files(source)
+        doubt = "" if force else deletion_doubt(plan, contents, followed.label)
         if dry_run:
+            report.doubt = doubt
             return report
 
         # Record the changes, and make them searchable.
-        if not force:
-            require_plausible_deletions(plan, contents, followed.label)
+        if doubt:
+            raise FreshetError(doubt)
         if followed.name is not None:
             named_sources[followed.name] = followed.location
             write_sources(project, named_sources)
         documents = read_documents(units, followed.settings, contents, plan.to_put, followed.name)
         receipts = _record_changes(index, report, documents, followed.label)
+        if expiry is not None:
+            receipts.append(expiry)
         apply_changes(index, report, receipts, publish)
         _verify_result(index, expected_hashes(plan, contents, hashes_before))
 
@@ -371,6 +385,7 @@ def _make_report(
         notes=notes,
         beside=plan.from_other_sources,
         kept=plan.kept,
+        expired=len(contents.expired),
     )
 
 

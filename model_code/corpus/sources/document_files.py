@@ -21,7 +21,7 @@ from freshet.results import ReadingNote
 from model_code.corpus.cleaning import MAX_FIELD_CHARACTERS, MAX_FIELDS
 from model_code.corpus.formats.extraction import Extraction, measure_completeness
 from model_code.corpus.rows import RefusedRow, Row, RowError
-from model_code.text.documents import parse_date
+from model_code.text.documents import EXPIRES, is_date, parse_date
 from model_code.text.words import is_valid_utf8
 
 # Largest size of a file, in bytes. Larger files are refused.
@@ -61,6 +61,9 @@ _READERS: Mapping[str, str] = {
     ".xlsx": "xlsx:read_xlsx",
     ".xlsm": "xlsx:read_xlsx",
     ".odt": "odt:read_odt",
+    ".ods": "odt:read_ods",
+    ".odp": "odt:read_odp",
+    ".rtf": "rtf:read_rtf",
     ".epub": "epub:read_epub",
     ".eml": "mail:read_mail",
     ".ipynb": "notebook:read_notebook",
@@ -75,10 +78,7 @@ UNREAD_SUFFIXES: Mapping[str, str] = {
     ".dot": _OLD_OFFICE,
     ".xls": _OLD_OFFICE,
     ".ppt": _OLD_OFFICE,
-    ".rtf": "Rich Text; save it as .docx",
     ".pages": "a document of Apple Pages; export it as .docx",
-    ".odp": "an OpenDocument presentation; export it as .pptx",
-    ".ods": "an OpenDocument spreadsheet; export it as .xlsx",
     ".msg": "an Outlook e-mail; save it as .eml",
     ".mobi": "an e-book without a reader here; convert it to .epub",
     ".djvu": "scanned pages; convert it to .pdf with text recognition",
@@ -101,6 +101,7 @@ TABLE_SUFFIXES: Mapping[str, str] = {
     ".csv": _TABLE,
     ".tsv": _TABLE,
     ".jsonl": _TABLE,
+    ".ndjson": _TABLE,
     ".parquet": _TABLE,
 }
 
@@ -206,6 +207,7 @@ def _extract(data: bytes, suffix: str) -> Extraction:
     extraction.title = _printable_title(extraction)
     _keep_readable_fields(extraction)
     _keep_readable_date(extraction)
+    _keep_readable_expiry(extraction)
     if _SURROGATES.search(extraction.text):
         extraction.text = _SURROGATES.sub("\ufffd", extraction.text)
         extraction.note("unreadable value", "some letters of the text cannot be read")
@@ -311,6 +313,19 @@ def _keep_readable_date(extraction: Extraction) -> None:
         quoted_date = _SURROGATES.sub("\ufffd", one_line)[:MAX_ERROR_CHARACTERS]
         detail = f"the date {quoted_date!r} is no ISO date, and is left out"
         extraction.note("unreadable value", detail)
+
+
+def _keep_readable_expiry(extraction: Extraction) -> None:
+    """Remove an `expires` that is not a date, and note it."""
+    value = extraction.fields.get(EXPIRES)
+    if value is None or value == "" or is_date(value):
+        return
+    del extraction.fields[EXPIRES]
+    text = _SURROGATES.sub("\ufffd", " ".join(str(value).split()))[:MAX_ERROR_CHARACTERS]
+    extraction.note(
+        "unreadable value",
+        f"its {EXPIRES} {text!r} is no ISO date, and is left out: the document does not expire",
+    )
 
 
 def _make_values(extraction: Extraction, document_id: str) -> dict[str, Any]:

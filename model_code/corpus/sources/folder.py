@@ -28,6 +28,11 @@ from model_code.errors import FreshetError
 from model_code.files import hash_path
 from model_code.progress import Progress, no_progress
 
+_OUTER_LINK = (
+    "it is a link that leads out of the folder; copy the file, or follow the other folder as well: "
+    "freshet sync --source NAME PATH"
+)
+
 
 class FolderSource:
     """The documents in the files below a folder.
@@ -40,6 +45,7 @@ class FolderSource:
         ignored_files: Number of document files that git ignores, outside of ignored folders.
         ignored_folders: Number of folders that git ignores.
         unread: Names of the files that may hold a document but have no reader.
+        outer_links: Names of the links that lead out of the folder. They are not followed.
         unusable_names: Printable names of the documents whose file names cannot be ids.
     """
 
@@ -61,6 +67,7 @@ class FolderSource:
         self.ignored_files = 0
         self.ignored_folders = 0
         self.unread: list[str] = []
+        self.outer_links: list[str] = []
         self.unusable_names: set[str] = set()
         if not self.folder.is_dir():
             raise FreshetError(
@@ -160,10 +167,27 @@ class FolderSource:
         if suffix in DOCUMENT_SUFFIXES and self._is_inside(entry):
             return True
         self.passed_over[escape_name(suffix or entry.name)] += 1
-        if unread_reason(entry.name) is not None:
-            path = Path(entry.path)
-            self.unread.append(escape_name(path.relative_to(self.folder).as_posix()))
+        if self._leads_outside(entry, suffix):
+            self.outer_links.append(self._printable_name(entry))
+        elif unread_reason(entry.name) is not None:
+            self.unread.append(self._printable_name(entry))
         return False
+
+    def _printable_name(self, entry: os.DirEntry[str]) -> str:
+        """Return the path of an entry below the folder, in a form that can be printed."""
+        return escape_name(Path(entry.path).relative_to(self.folder).as_posix())
+
+    def _leads_outside(self, entry: os.DirEntry[str], suffix: str) -> bool:
+        """Return whether an entry is a link to a folder or a document outside of the folder."""
+        if not entry.is_symlink():
+            return False
+        try:
+            target = Path(entry).resolve(strict=True)
+        except (OSError, RuntimeError):
+            # The link is broken, or part of a cycle of links.
+            return False
+        is_readable = target.is_dir() or suffix in DOCUMENT_SUFFIXES
+        return is_readable and not target.is_relative_to(self.folder)
 
     def _is_inside(self, entry: os.DirEntry[str]) -> bool:
         """Return whether an entry is a file in the folder, or a link to a file in the folder.
@@ -215,6 +239,8 @@ def list_unread_files(source: Source) -> list[ReadingNote]:
     notes: list[ReadingNote] = []
     for name in sorted(source.unread):
         notes.append(ReadingNote(name, "unread file", f"it is {unread_reason(name)}", None))
+    for name in sorted(source.outer_links):
+        notes.append(ReadingNote(name, "unread file", _OUTER_LINK, None))
     return notes
 
 

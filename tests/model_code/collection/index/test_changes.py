@@ -497,3 +497,15 @@ def test_first_generation_can_be_restored_after_collection(run, project):
 
     assert code == 0
     assert texts(project, BASE) == BASE
+
+
+def test_empty_cell_changes_nothing_in_a_partial_update(run, project, tmp_path):
+    collection = collection_of(project)
+    collection.receive([{"_id": "a", "text": "some text", "year": 2020, "tag": "x"}], "test")
+    (tmp_path / "changed.csv").write_text("_id,text,year,tag\na,,,y\n")
+
+    run("update", "--partial", "changed.csv")
+
+    (document,) = collection.present_documents(["a"]).values()
+    assert document.text == "some text"
+    assert document.fields == {"year": 2020, "tag": "y"}

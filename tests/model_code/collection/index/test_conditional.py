@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from model_code.collection.generations.query_options import QueryOptions
 from model_code.collection.index import live_index as live_index_module
 from model_code.collection.index.live_index import LiveIndex
 from model_code.errors import FreshetError, SettingsError
@@ -26,6 +27,9 @@ def index(live: Path, tmp_path: Path) -> LiveIndex:
 
 
 ROW = {"_id": "new", "title": "New", "text": "word1 word2", "year": 2020, "tags": ["a"]}
+
+
+ROW_FIELDS = {"tags": ["a"], "year": 2020}
 
 
 def present(index: LiveIndex, document_id: str = "new") -> Document | None:
@@ -249,7 +253,7 @@ def test_expired_document_is_hidden_then_removed(
     now = datetime.now(UTC)
     rows = [
         {**ROW, "_id": "later", "expires": (now + timedelta(days=2)).isoformat()},
-        {**ROW, "_id": "never", "expires": "not a date"},
+        {**ROW, "_id": "never", "expires": ""},
         {**ROW, "_id": "soon", "expires": (now + timedelta(seconds=60)).isoformat()},
     ]
     index.receive(rows, "test")
@@ -267,6 +271,57 @@ def test_expired_document_is_hidden_then_removed(
     last = index.ledger.latest(["soon"])["soon"]
     assert last.source == live_index_module.EXPIRY_SOURCE
     assert index.apply() is None
+
+
+@pytest.mark.parametrize(
+    "expires", ["soon", "2030-02-30", ["2030-01-01"], {"at": "2030-01-01"}, 1893456000, "20300101"]
+)
+def test_expiry_that_is_no_date_is_refused(index: LiveIndex, expires: Any) -> None:
+    receipt = index.receive([{**ROW, "expires": expires}], "test")
+
+    assert receipt.events == ()
+    assert "it is the date from which the document is not found" in reasons(receipt)[0]
+
+
+@pytest.mark.parametrize("expires", ["2020-06", 2020, "2020", "2020-06-01T12:00+02:00"])
+def test_expiry_may_be_a_month_or_a_year(index: LiveIndex, expires: Any) -> None:
+    index.receive([{**ROW, "expires": expires}], "test")
+    index.apply()
+
+    assert list(index.builder.searcher.expired_documents()) == ["new"]
+
+
+def test_expired_document_is_hidden_from_readers(index: LiveIndex) -> None:
+    index.receive([{**ROW, "expires": "2020-01-01"}, {**ROW, "_id": "other"}], "test")
+    index.apply()
+    searcher = index.builder.searcher
+
+    assert searcher.unexpired_documents(["new", "other"]).keys() == {"other"}
+    assert searcher.field_values(9)["year"] == {"2020": 1}
+    assert "expires" not in searcher.field_values(9)
+    with pytest.raises(FreshetError, match="'new' has expired"):
+        searcher.search_like("new", QueryOptions())
+
+
+def test_id_of_expired_document_is_free(index: LiveIndex) -> None:
+    index.receive([{**ROW, "expires": "2020-01-01"}], "test")
+    index.apply()
+
+    receipt = index.receive([{**ROW, "if_version": "absent"}], "test")
+
+    assert receipt.rejected == ()
+    assert version(index) == Document("new", "New", "word1 word2", ROW_FIELDS).content_hash
+
+
+def test_condition_needs_the_only_row_of_its_document(index: LiveIndex) -> None:
+    index.receive([ROW], "test")
+    rows = [{**ROW, "year": 1, "if_version": version(index)}, {**ROW, "year": 2}]
+
+    receipt = index.receive([*rows, {**ROW, "_id": "other"}], "test")
+
+    assert [rejection.row for rejection in receipt.rejected] == [1, 2]
+    assert reasons(receipt)[0].startswith("repeated id: a row with if_version must be the only row")
+    assert len(receipt.events) == 1
 
 
 class _Later(datetime):
@@ -290,3 +345,51 @@ def test_expired_document_that_changed_stays(index: LiveIndex) -> None:
 
     assert present(index) is not None
     assert list(index.builder.searcher.matching({"expires": {">": "2900-01-01"}})) == ["new"]
+
+
+@pytest.mark.parametrize(
+    "filters", [{}, [], {"and": []}, {"and": [{}]}, {"or": [{}]}, {"not": {"or": []}}]
+)
+def test_deletion_by_filter_of_everything_is_refused(index: LiveIndex, filters: Any) -> None:
+    with pytest.raises(SettingsError, match="the filter is empty"):
+        index.matching_versions(filters)
+
+
+def test_filter_may_name_what_only_waiting_documents_have(index: LiveIndex) -> None:
+    index.receive([{**ROW, "colour": "red"}], "test")
+
+    assert list(index.matching_versions({"colour": "red"})) == ["new"]
+    assert list(index.matching_versions(["colour=red"])) == ["new"]
+    with pytest.raises(FreshetError, match="no document has a field 'size'"):
+        index.matching_versions({"size": 3})
+
+
+@pytest.mark.parametrize("text", [None, "", " ", float("nan")])
+def test_partial_row_does_not_erase_the_text(index: LiveIndex, text: Any) -> None:
+    index.receive([ROW], "test")
+
+    receipt = index.receive_partial([{"_id": "new", "text": text, "year": 1}], "test")
+
+    assert reasons(receipt)[0].startswith("empty text: the text would be erased")
+    assert present(index) == Document("new", "New", "word1 word2", ROW_FIELDS)
+
+
+def test_partial_row_changes_a_field_inside_an_object(index: LiveIndex) -> None:
+    index.receive([{**ROW, "author": {"name": "Ann", "age": 30}}], "test")
+
+    index.receive_partial([{"_id": "new", "author.name": "Bo"}], "test")
+
+    changed = present(index)
+    assert changed is not None
+    assert changed.fields == {**ROW_FIELDS, "author": {"name": "Bo", "age": 30}}
+
+
+def test_partial_row_replaces_a_date_that_was_unreadable(index: LiveIndex) -> None:
+    index.receive([{**ROW, "date": "last spring", "queries": ["q"]}], "test")
+
+    index.receive_partial([{"_id": "new", "date": "2025-02-02", "queries": None}], "test")
+
+    changed = present(index)
+    assert changed == Document(
+        "new", "New", "word1 word2", ROW_FIELDS, (), "2025-02-02T00:00:00+00:00"
+    )

@@ -11,6 +11,7 @@ import random
 import shutil
 import sys
 import time
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from typer.testing import CliRunner
@@ -49,6 +50,72 @@ def live(tmp_path):
     (tmp_path / "params.yaml").write_text("{corpus: {path: notes}, retrievers: {hce: {}}}\n")
     (tmp_path / "notes").mkdir()
     return collection_of(project)
+
+
+@pytest.fixture
+def searched(live):
+    """The live collection, after a sync with one note."""
+    write(live, kept="Moss stays.")
+    sync(live, force=True)
+    return live
+
+
+def test_expired_document_of_the_source_is_left_out(searched):
+    write(searched, notice="---\nexpires: 2020-01-01\n---\nFern is closed.")
+
+    report = sync(searched)
+
+    assert report.added == []
+    assert report.expired == 1
+    assert "1 documents of the source have expired" in str(report)
+
+
+def test_documents_that_expire_are_deleted_without_force(searched, monkeypatch):
+    # The stand-in builder has no searcher, which would find the expired documents.
+    monkeypatch.setattr(LiveIndex, "remove_expired", lambda self: None)
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    for number in range(5):
+        text = f"---\nexpires: {tomorrow.isoformat()}\n---\nNotice {number}."
+        write(searched, **{f"notice{number}": text})
+    sync(searched)
+    monkeypatch.setattr(source_contents, "datetime", NextWeek)
+
+    report = sync(searched)
+
+    assert len(report.deleted) == 5
+    assert_changes(sync(searched), unchanged=1)
+
+
+class NextWeek(datetime):
+    """A clock that is a week ahead."""
+
+    @classmethod
+    def now(cls, tz=None):
+        return datetime.now(tz) + timedelta(weeks=1)
+
+
+def test_dry_run_says_that_force_is_needed(searched):
+    for path in (searched.project.root / "notes").iterdir():
+        path.unlink()
+
+    report = sync(searched, dry_run=True)
+
+    assert report.deleted == ["kept.md"]
+    assert "but it needs --force: 1 of 1 documents are no longer in the source" in str(report)
+    assert sync(searched, dry_run=True, force=True).doubt == ""
+
+
+def test_link_that_leads_out_of_the_folder_is_named(searched):
+    notes = searched.project.root / "notes"
+    (notes / "other").symlink_to(searched.project.root / "live")
+    (notes / "linked.md").symlink_to(searched.project.root / "params.yaml")
+    (notes / "inner.txt").symlink_to(notes / "kept.md")
+    (notes / "loop.md").symlink_to(notes / "loop.md")
+
+    report = sync(searched)
+
+    assert [note.file for note in report.notes] == ["linked.md", "other"]
+    assert "a link that leads out of the folder" in report.notes[0].detail
 
 
 def use_rows(live, name):

@@ -7,9 +7,9 @@ from __future__ import annotations
 import pytest
 
 from model_code.corpus.cleaning import clean_text
-from model_code.corpus.rows import RefusedRow
+from model_code.corpus.rows import RefusedRow, Row
 from model_code.corpus.sources import document_files
-from model_code.corpus.sources.document_files import read_document
+from model_code.corpus.sources.document_files import read_document, read_document_bytes
 from model_code.text.passages import passage_spans, section_at
 from tests.document_files import pdf, write_docx
 
@@ -219,3 +219,13 @@ def test_file_without_text_says_why(tmp_path, name, content, reason):
 
     assert isinstance(refused, RefusedRow)
     assert reason in refused.detail
+
+
+def test_expiry_that_is_no_date_is_noted():
+    data = b"---\ntitle: Notice\nexpires: never\n---\nClosed today.\n"
+
+    row = read_document_bytes(data, ".md", "notice.md", "notice.md")
+
+    assert isinstance(row, Row)
+    assert "expires" not in row.values["fields"]
+    assert "its expires 'never' is no ISO date" in row.notes[0].detail

@@ -189,8 +189,9 @@ def test_files_without_reader_are_named(notes):
     built = build_corpus(opened(notes), CorpusSettings(path="notes"), PassageSettings())
     found = [(note.file, note.kind) for note in built.notes]
 
-    assert found == [("a/old.doc", "unread file"), ("image.png", "unread file")]
-    assert built.report["files_with_notes"] == {"unread file": 2}
+    names = ["a/old.doc", "image.png", "link.txt"]
+    assert found == [(name, "unread file") for name in names]
+    assert built.report["files_with_notes"] == {"unread file": 3}
     assert len(built.tables["quarantine"]) == 0
 
 
