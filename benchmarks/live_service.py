@@ -226,9 +226,11 @@ class ServiceProcess:
     Attributes:
         client: A client of the running service. A restart replaces it.
         kills: How often the service was killed.
+        ready_since: Time at which the running service answered first, by the monotonic clock.
     """
 
     client: Client
+    ready_since: float
 
     def __init__(self, project: Project, seconds: float = START_SECONDS) -> None:
         """Prepare to serve a project.
@@ -281,6 +283,7 @@ class ServiceProcess:
         )
         deadline = time.monotonic() + self.seconds
         self.client = _wait_for_service(self.project, self._process, deadline)
+        self.ready_since = time.monotonic()
 
     def kill_and_restart(self) -> None:
         """Kill the service by SIGKILL, and start it again."""

@@ -15,8 +15,8 @@ Three faults are counted. They must not occur:
   or a search that does not show a write which is searchable
 - mixed: an answer with documents of one request in states of different generations
 
-The service can be killed by SIGKILL in the middle. It is started again at once. A writer repeats a
-write that was interrupted, and a reader repeats its search. Their durations are not counted.
+The service can be killed by SIGKILL in the middle. It is started again at once. Clients repeat
+their requests until it answers. Requests that were due before that have no time.
 """
 
 from __future__ import annotations
@@ -207,20 +207,20 @@ class Trial:
             document_id, title = lane.next_write()
             # Each writer waits at every second write.
             waits = (number // WRITERS + number) % 2 == 0
-            result, is_whole = self._repeat(_sender(document_id, title, waits))
+            result = self._repeat(_sender(document_id, title, waits))
             log.written.append(document_id)
             self.expected[document_id] = title
             if not waits:
-                if is_whole:
+                if self._was_running_since(due):
                     log.acknowledged.append(time.monotonic() - due)
                 return
 
             self._note_searchable(result.generation)
-            answer, is_whole_search = self._repeat(_searcher(lane.words))
+            answer = self._repeat(_searcher(lane.words))
             titles = {hit.document_id: hit.title for hit in answer.hits}
             if titles.get(document_id) != title:
                 log.stale.append(f"{document_id}: {titles.get(document_id)} in place of {title}")
-            if is_whole and is_whole_search:
+            if self._was_running_since(due):
                 log.found.append(time.monotonic() - due)
 
     def write_edition(self, log: Log) -> None:
@@ -229,7 +229,7 @@ class Trial:
             self._editions += 1
             title = f"edition {self._editions}"
             marked = [{"_id": f"marker.{i}", "title": title, "text": TEXT} for i in range(MARKERS)]
-            result, _ = self._repeat(lambda client: client.add(marked))
+            result = self._repeat(lambda client: client.add(marked))
             for row in marked:
                 log.written.append(row["_id"])
                 self.expected[row["_id"]] = title
@@ -252,8 +252,8 @@ class Trial:
             text = f"edition {TEXT}" if is_edition else generator.choice(self.queries)
             oldest_allowed = self._searchable
             started = time.monotonic()
-            answer, is_whole = self._repeat(_searcher(text))
-            if is_whole:
+            answer = self._repeat(_searcher(text))
+            if self._was_running_since(started):
                 log.searches.seconds.append(time.monotonic() - started)
             if answer.generation < oldest_allowed:
                 log.stale.append(f"generation {answer.generation} after {oldest_allowed}")
@@ -261,27 +261,25 @@ class Trial:
                 titles = marker_titles(answer.hits)
                 log.searches.answers.append((answer.generation, titles))
 
-    def _repeat(self, request: Callable[[Client], T]) -> tuple[T, bool]:
-        """Send a request until the service answers it.
+    def _was_running_since(self, started: float) -> bool:
+        """Return whether the service has not been down since a time of the monotonic clock."""
+        return started > self.service.ready_since
 
-        Returns:
-            The answer, and whether no kill interrupted the request.
+    def _repeat(self, request: Callable[[Client], T]) -> T:
+        """Send a request until the service answers it, and return the answer.
 
         Raises:
             Unavailable: If the service does not answer although it was not killed, or does not
                 answer for long.
         """
-        kills = self.service.kills
         deadline = time.monotonic() + MAX_RETRY_SECONDS
         while True:
             try:
-                answer = request(self.service.client)
+                return request(self.service.client)
             except Unavailable:
-                if kills == self.service.kills == 0 or time.monotonic() > deadline:
+                if self.service.kills == 0 or time.monotonic() > deadline:
                     raise
                 time.sleep(RETRY_SECONDS)
-            else:
-                return answer, kills == self.service.kills
 
     def _kill_at(self, started: float, seconds: float, kills: int, log: Log) -> None:
         """Kill the service several times at equal distances, and start it again each time."""

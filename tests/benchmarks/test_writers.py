@@ -25,6 +25,7 @@ class FakeService:
     Attributes:
         titles: Title of each document.
         kills: How often the service was killed.
+        ready_since: Time from which on it runs.
         forgets: Whether an acknowledged write is not made.
         lags: Whether searches show the documents from before the last write.
         failures: Number of requests that are not answered next.
@@ -35,6 +36,7 @@ class FakeService:
         self.before: dict[str, str] = {}
         self.generation = 0
         self.kills = 0
+        self.ready_since = -1.0
         self.forgets = False
         self.lags = False
         self.failures = 0
@@ -152,6 +154,17 @@ def test_request_is_repeated_after_a_kill(trial: Trial, service: FakeService) ->
 
     assert service.titles == {"writer1.0": "writer1 page 0 version 0"}
     assert log.written == ["writer1.0"]
+
+
+def test_write_that_was_due_before_a_restart_has_no_time(
+    trial: Trial, service: FakeService
+) -> None:
+    service.ready_since = 1.0
+
+    log = send_writes(trial, 1)
+
+    assert log.written == ["writer1.0"]
+    assert log.found == []
 
 
 def test_service_that_was_not_killed_must_answer(trial: Trial, service: FakeService) -> None:
