@@ -4,7 +4,7 @@ These files are:
 
 - the generations of all retrievers, which are snapshots of the index
 - the ledger, which is the log of changes
-- the references of drift checks
+- the references of drift checks, with which new documents are compared
 
 Texts in other files are reported, so that the user can delete them.
 """
@@ -107,8 +107,8 @@ def _erase_from_generations(index: LiveIndex, document_ids: Set[str]) -> Iterato
         A message for each generation that contains a document and cannot be deleted.
     """
     index.apply()
-    # IncDSI may have solved vectors of other documents with known queries of these documents. Such
-    # vectors are solved again without them.
+    # IncDSI solves the vector of a document so that queries find it. It may have used known queries
+    # of the erased documents. The vectors are solved again without these queries.
     index.solve_again(documents_solved_with(index.generation, document_ids))
     numbers = erase_generations(index, lambda generation: _holds_document(generation, document_ids))
     for number in numbers:
@@ -185,7 +185,7 @@ def _holds_document(generation: Generation, document_ids: Set[str]) -> bool:
 
 
 def delete_drift_references(index: LiveIndex) -> None:
-    """Delete the references of drift checks, because they quote documents.
+    """Delete the files with which drift checks compare new documents, because they quote documents.
 
     The next drift check computes them again.
     """

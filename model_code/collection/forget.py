@@ -121,7 +121,7 @@ def forget_query(index: LiveIndex, text: str) -> ForgetReport:
 
 
 def _documents_with_row_query(index: LiveIndex, forgotten: str) -> list[Document]:
-    """Return the live documents whose rows contain a query, with the query removed.
+    """Return the live documents that arrived with a query in their rows, without this query.
 
     Args:
         index: The live index.

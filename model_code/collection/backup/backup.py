@@ -50,8 +50,9 @@ def backup(project: Project, target: Path) -> str | None:
     """Copy the live collections, the ledger and the settings of a project to a new folder.
 
     The project may be in use. Changes can be recorded in the ledger at any time. They are made
-    searchable only after the generations are copied, which takes short because files are linked and
-    not copied. The folder is written under a temporary name, and renamed when it is complete.
+    searchable only after the generations, the snapshots of the index, are copied. This takes little
+    time, because files are linked and not copied. The folder is written under a temporary name, and
+    renamed when it is complete.
 
     Args:
         project: The project.

@@ -191,6 +191,8 @@ def write_json_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
 def known_query_rows(project: Project, generation: Generation) -> Iterator[dict[str, Any]]:
     """Yield a row for each live document with known queries, by ascending document id.
 
+    A known query is one that a document is known to answer.
+
     Query texts from rows and judgements are shown. Query texts from feedback are only counted,
     because they can be personal data, unless the setting `known_queries.show` is true.
 

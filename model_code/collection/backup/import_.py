@@ -51,8 +51,8 @@ QUERY_HASH = re.compile("[0-9a-f]{64}")
 # Name of the folder in the project's root to which an export is copied that becomes the corpus.
 IMPORTED_FOLDER = "imported"
 
-# Source in the ledger of imported documents without an origin in the export. They were part of the
-# exported build.
+# Origin that the ledger records for an imported document if the export names none. Such a document
+# was part of the exported build.
 BUILT_ORIGIN = "sync"
 
 # Settings that make the imported folder the corpus of the project.

@@ -62,7 +62,7 @@ from model_code.files import MANIFEST, read_json, write_text
 from model_code.project import Project, file_lock
 from model_code.text.documents import Change, Document
 
-# Source in the ledger of the events that a repair appends.
+# Origin that the ledger records for the events that a repair appends.
 SOURCE = "freshet repair"
 
 
@@ -98,7 +98,7 @@ def _error_messages(check: Callable[..., object], *arguments: object) -> list[st
 
 
 def _existing_stores(project: Project) -> list[GenerationStore]:
-    """Return the stores of all retrievers that have a current pointer or generations."""
+    """Return the stored generations of each retriever that has any, or has a current pointer."""
     names: set[str] = set()
     for entry in (CURRENT, GENERATIONS):
         names.update(path.parent.name for path in project.live.glob(f"*/{entry}"))
@@ -214,7 +214,7 @@ class RetrieverInspection:
         readable: Newest generation whose documents can be read. None if there is none.
         whole: Newest generation without any damaged file. None if there is none.
         damaged: Folders with damaged files, oldest first.
-        builds: Generations of builds whose documents can be read, oldest first.
+        builds: Readable generations that are copies of a finished build, oldest first.
     """
 
     store: GenerationStore
@@ -548,7 +548,7 @@ def _rank_sources(
     4. Generations that were made from the ledger.
     5. Generations that were made from another ledger, whose age is unknown.
 
-    If no retriever was made from the ledger, it comes last.
+    If no retriever was made from the ledger, the ledger comes last.
 
     Args:
         ledger: The ledger that the repair writes to.
@@ -745,7 +745,8 @@ def _publish_whole_generation(
         ledger: The ledger of the project.
         inspection: Checked files of the retriever.
         is_mismatch: Whether the retriever was not made from this ledger. Then the generation is
-            published with a new cursor, so that all events of the ledger are applied to it.
+            published with a new ledger position, so that all events of the ledger are applied to
+            it.
 
     Yields:
         A message for each change.

@@ -69,10 +69,11 @@ class FollowerState:
     Attributes:
         target: Where the collection is published.
         name: Name of the follower.
-        epoch: Epoch of the writer; "" before the first head.
+        epoch: Identity of the writer; "" before the first head.
         sequence: Number of the head that the follower holds; 0 before the first one.
-        erasures: Number of erasures in that head.
-        erasures_gone: Number of erasures whose texts were deleted from this disk.
+        erasures: Number of publications that followed an erasure of documents, as that head states
+            it.
+        erasures_gone: Number of these erasures whose texts were deleted from this disk.
         published: Time at which the head was published, in seconds since 1970.
         head_hash: Hash of the head. It distinguishes two heads with the same number.
     """
@@ -91,10 +92,12 @@ class FollowerState:
 class FollowerLag:
     """How far a follower is behind its writer.
 
+    A head is the signed description of one published generation.
+
     Attributes:
         sequence: Number of the head that is searched.
         behind: Number of heads that were published after it.
-        seconds: Age of the oldest known head that is not searched yet; 0 if there is none.
+        seconds: Seconds since the copy is known to be behind; 0 if it is not.
         unchecked_seconds: Time since the head was read for the last time.
         failure: Why the last attempt failed; None if it did not.
     """
@@ -107,7 +110,10 @@ class FollowerLag:
 
 
 class Follower:
-    """A copy of a published collection. One process at a time changes it."""
+    """A local copy of a collection that another machine publishes.
+
+    Only one process at a time changes it.
+    """
 
     def __init__(
         self,
@@ -153,7 +159,7 @@ class Follower:
 
     @property
     def has_copy(self) -> bool:
-        """Whether the copy can be searched."""
+        """Whether a published generation was copied completely, so that it can be searched."""
         return self.state.sequence > 0
 
     def update(self) -> bool:
@@ -258,7 +264,7 @@ class Follower:
             )
 
     def _holds(self, head: PublishedHead) -> bool:
-        """Return whether the copy equals a head, and is complete."""
+        """Return whether the copy is complete, and equals the published generation of a head."""
         if self.state.sequence != head.sequence:
             return False
         store = GenerationStore(self.project.live, head.retriever)
@@ -267,7 +273,10 @@ class Follower:
         return not self._missing_folders(head)
 
     def _missing_folders(self, head: PublishedHead) -> list[str]:
-        """Return the numbers of the folders that the copy lacks, or has in another version."""
+        """Return the numbers of folders that the copy lacks, or has with other files.
+
+        A folder has the number of its generation, a snapshot of the index.
+        """
         missing: list[str] = []
         for number, manifest_hash in head.folders.items():
             manifest = self._folder(head.retriever, number) / MANIFEST
@@ -276,7 +285,7 @@ class Follower:
         return missing
 
     def _fetch(self, head: PublishedHead) -> None:
-        """Fetch the folders that the copy lacks. A finished folder is renamed."""
+        """Download the folders of a published generation that the copy lacks."""
         names = head.folder_names()
         for number in self._missing_folders(head):
             self._fetch_folder(head, number, names[number])
@@ -299,7 +308,8 @@ class Follower:
                 self._download(staging, name, head.folders[number])
             fsync_tree(staging)
             if target.exists():
-                # A folder of another version, such as after the writer's collection was deleted.
+                # The copy has this folder with other files, such as after the writer began a new
+                # collection.
                 _delete_folder(target)
             staging.rename(target)
             fsync(parent)
@@ -355,7 +365,8 @@ class Follower:
         The head is the signed description of the published generation, which this copy equals.
         """
         has_leftovers = False
-        # Only the published retriever is searched. Without a pointer, another one is not live.
+        # Only the published retriever is searched. Without its pointer, any other retriever is not
+        # live.
         for retriever in retrievers(self.project.live):
             if retriever != head.retriever:
                 (self.project.live / retriever / CURRENT).unlink()
@@ -435,7 +446,7 @@ class Follower:
         write_json(self.project.state / FOLLOWING, asdict(self.state))
 
     def __str__(self) -> str:
-        """Return one line for the terminal."""
+        """Return which publication the copy holds, as one line for the terminal."""
         if not self.has_copy:
             return f"{self.state.name} holds nothing of {self.state.target} yet"
         return (
@@ -445,7 +456,10 @@ class Follower:
 
 
 def _hash(head: PublishedHead) -> str:
-    """Return a hash of a head, which differs if two writers publish with the same number."""
+    """Return the hash of a head, the signed description of a published generation.
+
+    The hashes differ if two writers publish heads with the same number.
+    """
     return hash_text(repr(sorted(asdict(head).items())))
 
 

@@ -55,7 +55,7 @@ class PublishedHead:
         return names
 
     def has_same_content(self, other: PublishedHead) -> bool:
-        """Return whether copies of both heads are equal."""
+        """Return whether followers that copy this head or the other one get the same files."""
         return (
             self.retriever == other.retriever
             and self.generation == other.generation
@@ -123,7 +123,7 @@ def write_head(storage: SharedStorage, key: bytes, head: PublishedHead) -> None:
 
 
 def register(storage: SharedStorage, key: bytes, registration: FollowerRegistration) -> None:
-    """Write the registration of a follower."""
+    """Write a follower's registration, which tells the writer which folders it still needs."""
     signed = _sign_with_format(registration, key)
     storage.write(f"{FOLLOWERS}/{registration.name}.json", signed)
 
@@ -134,7 +134,7 @@ def read_registrations(storage: SharedStorage, key: bytes) -> list[FollowerRegis
     By a registration, a follower tells the writer which folders it still needs.
 
     Raises:
-        FreshetError: If one is torn or signed with another key.
+        FreshetError: If a registration is torn or signed with another key.
     """
     registrations: list[FollowerRegistration] = []
     for name in storage.names(FOLLOWERS):
@@ -147,7 +147,10 @@ def read_registrations(storage: SharedStorage, key: bytes) -> list[FollowerRegis
 
 
 def is_active(registration: FollowerRegistration, epoch: str, now: float) -> bool:
-    """Return whether the writer keeps folders for a follower."""
+    """Return whether the writer keeps folders for a follower.
+
+    It does if the follower follows this writer and has registered recently.
+    """
     is_recent = now - registration.seen < FOLLOWER_EXPIRY_SECONDS
     return is_recent and registration.epoch == epoch
 

@@ -30,7 +30,8 @@ from model_code.errors import FreshetError
 from model_code.files import MANIFEST, hash_path, hash_text, read_json, write_json, write_text
 from model_code.project import Project, file_lock, load_yaml_mapping, plain_yaml, read_utf8
 
-# Folder below the project's state with one `WriterState` per target, and the mark of erasures.
+# Folder in the project's state. It has a `WriterState` for each target, and a file that marks the
+# last erasure of documents.
 PUBLISHING = "publishing"
 ERASURE_FILE = "erasure"
 
@@ -46,7 +47,7 @@ class WriterState:
     """A writer's local record of its publications to one target.
 
     Attributes:
-        epoch: The writer's epoch.
+        epoch: Identity of the writer, which changes if another writer takes over.
         sequence: Highest number of a head that the writer may have written.
     """
 
@@ -60,10 +61,10 @@ class PublishReport:
 
     Attributes:
         target: Where it was published.
-        head: The head that followers read now.
+        head: Signed description of the generation that followers fetch now.
         uploaded: Number of folders that were uploaded.
         deleted: Number of folders that were deleted.
-        is_new: Whether the head is new.
+        is_new: Whether this publication wrote a new head.
         followers: Registrations of the followers.
     """
 
@@ -97,13 +98,14 @@ def record_erasure(project: Project) -> None:
 
     The next publication then deletes all folders that its head does not name.
 
-    The mark is a random text. A count could repeat an old value after the state was deleted.
+    A random text, the mark, records the erasure. A count could repeat an old value after the state
+    was deleted.
     """
     write_text(project.state / PUBLISHING / ERASURE_FILE, f"{uuid.uuid4().hex}\n")
 
 
 def last_erasure(project: Project) -> str:
-    """Return the mark of the project's last erasure; "" if nothing was erased."""
+    """Return the random text that marks the last erasure of documents; "" if nothing was erased."""
     path = project.state / PUBLISHING / ERASURE_FILE
     return path.read_text(encoding="ascii").strip() if path.is_file() else ""
 
@@ -116,7 +118,7 @@ def publish(project: Project, target: str, key: bytes, take_over: bool = False) 
 
     Args:
         project: The writer's project.
-        target: A folder, or an address of fsspec.
+        target: A folder, or an address that the library fsspec opens, such as `s3://bucket/notes`.
         key: The shared key.
         take_over: Whether to become the writer of a target that another project writes to.
 
@@ -284,10 +286,11 @@ def _upload_folders(storage: SharedStorage, generation: Generation, head: Publis
 def _delete_unneeded(
     storage: SharedStorage, key: bytes, head: PublishedHead, followers: list[FollowerRegistration]
 ) -> int:
-    """Delete folders and heads that no active follower holds, and return the number of folders.
+    """Delete folders and heads that no active follower needs, and return the number of folders.
 
-    A folder that only heads from before an erasure name may hold erased documents. It is deleted
-    even if a follower still needs it. The follower then fetches the current head.
+    A head names the folders of one publication. Folders that are named only by heads from before an
+    erasure may hold erased documents. They are deleted even if a follower still needs them. The
+    follower then fetches the current head.
     """
     now = time.time()
     # The oldest head that an active follower may still read.

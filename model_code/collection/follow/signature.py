@@ -14,13 +14,13 @@ from typing import Any
 from model_code.errors import FreshetError, SettingsError
 from model_code.files import canonical_json
 
-# Environment variable with the key.
+# Environment variable with the secret key that the writer and its followers share.
 KEY_VARIABLE = "FRESHET_FOLLOW_KEY"
 
 # Least number of characters of the key.
 MIN_KEY_CHARACTERS = 16
 
-# Key of the signature in the JSON object that it signs.
+# Name under which a JSON object holds its own signature.
 SIGNATURE = "signature"
 
 
@@ -57,7 +57,7 @@ def verify(text: bytes, key: bytes, label: str) -> dict[str, Any]:
     Args:
         text: The JSON.
         key: The shared key.
-        label: Name of the JSON for the error message.
+        label: Name of the signed file, for the error message.
 
     Raises:
         FreshetError: If the JSON is torn, or signed with another key.

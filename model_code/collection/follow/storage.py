@@ -23,7 +23,7 @@ FOLLOWERS = "followers"
 
 
 class SharedStorage:
-    """Files below one address, by names relative to it."""
+    """The files of a shared place. Their names are relative to its address."""
 
     def __init__(self, target: str) -> None:
         """Open the address; nothing is read or written yet.
@@ -123,7 +123,7 @@ class SharedStorage:
 
     @contextmanager
     def _explained(self, name: str) -> Iterator[None]:
-        """Turn errors of the storage into one line.
+        """Raise a `FreshetError` of one line in place of an error of the storage.
 
         The libraries of object storages raise errors that have no common base.
         """

@@ -31,7 +31,8 @@ from model_code.settings import require
 if TYPE_CHECKING:
     from model_code.collection.segments.filters import CollectionFields
 
-# Weight of a boost without one. It adds at most 0.3 of the spread.
+# Weight of a boost that states none. It adds at most 0.3 of the difference between the best and the
+# lowest score.
 DEFAULT_WEIGHT = 0.3
 
 # Largest weight that a search accepts.
@@ -53,10 +54,11 @@ class Boost:
 
     Attributes:
         field: Name of the field.
-        weight: Largest share of the spread that the boost adds.
+        weight: Largest amount that the boost adds to a score, as a share of the spread. The spread
+            is the difference between the best and the lowest score of the boosted documents.
         half_life_seconds: Age in seconds at which a date has strength 1/2. None for numbers.
-        pivot: Number that has strength 1/2. None means the median of the positive numbers in the
-            window.
+        pivot: Number that has strength 1/2. None means the median of the positive numbers of the
+            boosted documents.
     """
 
     field: str
@@ -116,7 +118,7 @@ def add_boosts(
 
     Args:
         boosts: The b boosts.
-        scores: Scores of the n documents of the window, best first.
+        scores: Scores of the n documents to boost, best first.
         values: For each boost and each document, the values of the boost's field.
         now: The present time. None uses the clock.
 
@@ -145,7 +147,8 @@ def require_boostable_fields(boosts: Sequence[Boost], fields: CollectionFields) 
         fields: Fields of the live documents.
 
     Raises:
-        FreshetError: If a field without dates has a half-life, or a field without numbers has none.
+        FreshetError: If a boost with a half-life names a field without dates, or one without a
+            half-life names a field without numbers.
     """
     for boost in boosts:
         name = boost.field

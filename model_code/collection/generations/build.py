@@ -83,7 +83,8 @@ def add_build(
     """
     with store.staging_dir() as folder:
         facts = copy_build(folder, artifacts, text)
-        # A build is its own base. It has no added segments, and no removed documents.
+        # A build is the base segment of its own generation, which has no added segments and no
+        # removed documents.
         number = store.next_number()
         facts["base"] = number
         facts["build"] = number
@@ -208,7 +209,8 @@ def _write_hierarchy(folder: Path, tree: Hierarchy, vectors: np.ndarray) -> None
         )
     recentered = recenter_hierarchy(tree, vectors)
     recentered.save(folder / HIERARCHY)
-    # The paths come from the clustering. So a passage may have another leaf than the nearest one.
+    # Each passage keeps the path through the tree that the clustering gave it. So its leaf may not
+    # be the nearest one.
     cosines = Placements.find(recentered, vectors).cosines
     Placements(recentered.paths(), cosines).save(folder)
 

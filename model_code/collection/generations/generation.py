@@ -286,7 +286,7 @@ def known_overrides(generation: Generation) -> dict[str, list[KnownQuery]]:
 
 
 def tuned_weights(generation: Generation) -> dict[str, float] | None:
-    """Return the weights that a retune chose for a fusion, or None for the weights of the build."""
+    """Return the weights of a fusion that a retune chose; None if those of the build apply."""
     if generation.tuned is None:
         return None
     with verify_checksums_on_error(generation):

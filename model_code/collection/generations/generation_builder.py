@@ -132,6 +132,8 @@ def merge_count(sizes: Sequence[int], most: int) -> int:
 class GenerationDraft:
     """The segments of a new generation whose folder is being written.
 
+    A view is a segment together with the documents that are removed from it.
+
     Attributes:
         folder: Folder in which the generation is written.
         current: Generation that the new one is made from.
@@ -298,7 +300,8 @@ class GenerationDraft:
     def _write_overrides(self, number: int) -> int | None:
         """Write `known_overrides.json` if needed, and return the generation that has it.
 
-        If the known queries are those of the current generation, its file is used again.
+        The file has the known queries that changed after their documents were indexed. If they are
+        those of the current generation, its file is used again.
 
         Args:
             number: Number of the new generation.
@@ -370,7 +373,7 @@ class GenerationBuilder:
         _ = self.searcher
 
     def encode_ahead(self, documents: Sequence[Document]) -> None:
-        """Encode documents that are recorded, so that the next `apply` is faster.
+        """Encode documents that are only recorded so far, so that the next `apply` is faster.
 
         Another thread may call it while a generation is being built. Before `prepare`, it does
         nothing.

@@ -360,7 +360,10 @@ class GenerationStore:
         return tuple(deleted)
 
     def _delete_if_unused(self, generation: Generation) -> bool:
-        """Delete the folder of a generation unless a reader has it open; return whether it was."""
+        """Delete the folder of a generation, unless a reader has it open.
+
+        Return whether the folder was deleted.
+        """
         with exclusive_lock_if_unused(generation.folder) as is_unused:
             if is_unused:
                 self.delete(generation.folder)
@@ -385,7 +388,7 @@ class GenerationStore:
 
 
 def inherited_provenance(generation: Generation) -> dict[str, Any]:
-    """Return the part of a generation's provenance that generations made from it copy."""
+    """Return the entries about a generation's origin that later generations made from it copy."""
     provenance: dict[str, Any] = {}
     for key, value in generation.manifest["provenance"].items():
         if key not in OWN_PROVENANCE_KEYS:

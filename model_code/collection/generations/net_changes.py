@@ -16,7 +16,7 @@ class NetChanges:
 
     Attributes:
         puts: Documents to write, by ascending id.
-        ids: Ids of the changed and unchanged documents by status (see `STATUSES`), ascending.
+        ids: Ids of the changed and unchanged documents by status, such as "added", ascending.
         removed: Removed documents of each segment after the changes. An updated document is removed
             from the segment that has its earlier content.
         solved_again: Ids of the documents with unchanged content that are written only to solve
@@ -68,7 +68,7 @@ class NetChanges:
             else:
                 ids[status].append(document_id)
                 if status == "unchanged":
-                    # Nothing is written or removed.
+                    # An unchanged document is neither written nor removed.
                     continue
 
             if isinstance(change, Document):
@@ -83,8 +83,9 @@ class NetChanges:
 def effective_changes(changes: Iterable[Change], views: Sequence[SegmentView]) -> list[Change]:
     """Return the changes without those that have no effect, such as a put of equal content.
 
-    Unlike `NetChanges`, the result keeps changes that a later change undoes or overwrites. IncDSI
-    needs them, because a vector depends on the documents that exist when it is computed.
+    Unlike `NetChanges`, the result keeps changes that a later change undoes or overwrites. IncDSI,
+    which solves vectors so that queries find their documents, needs them. Such a vector depends on
+    the documents that exist when it is computed.
 
     Args:
         changes: Changes in their order.

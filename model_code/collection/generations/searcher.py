@@ -289,7 +289,7 @@ class Searcher:
                 no document ever had.
         """
         with verify_checksums_on_error(self.generation):
-            # This raises the error if there is no such document.
+            # `view_of` raises an error if no live document has this id.
             self.view_of(document_id)
             document = self.unexpired_documents([document_id]).get(document_id)
             if document is None:
@@ -635,7 +635,7 @@ class Searcher:
             started = time.perf_counter()
             ranking = self._rerank(reranker, retriever, text, query, ranking)
             rerank_ms = round((time.perf_counter() - started) * MILLISECONDS, 3)
-        # Hits of a reranker show its scores, so that the limit is compared with these.
+        # Reranked hits show the scores of the reranker. So the limit is compared with those scores.
         if options.min_score is not None:
             ranking = [entry for entry in ranking if entry[1] >= options.min_score]
 
@@ -887,7 +887,7 @@ class Searcher:
         """
         segments: list[RetrieverSegment] = []
         for view in self.views:
-            # Overrides replace the known queries that the segment itself has of a document.
+            # Known queries that changed after indexing replace those that the segment itself has.
             overrides = dict(view.known)
             for document_id, evidence in view.known_queries():
                 kept = drop_held_out(evidence, held_out)

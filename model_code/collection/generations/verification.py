@@ -90,7 +90,7 @@ def verify_searchable(
 
 
 def _verify_document_count(searcher: Searcher, applied: ApplyResult) -> None:
-    """Raise an error unless the number of documents changed by the additions and deletions."""
+    """Raise an error unless the number of documents fits the additions and deletions."""
     total = sum(view.documents for view in searcher.views)
     difference = len(applied.added) - len(applied.deleted)
     if total != applied.before + difference:
@@ -190,7 +190,8 @@ def _is_found(
     if winner == document_id:
         return True
 
-    # This is the score of the document up to rounding. It decides most cases without a search.
+    # The squared norm is the document's score for its own vector, up to rounding. It decides most
+    # cases without a search.
     squared_norm = float(query.astype(np.float64) @ query)
     lowest_own_score = squared_norm * (1 - SCORE_TOLERANCE)
     if not in_searched_segment and best_score < lowest_own_score:

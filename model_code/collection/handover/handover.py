@@ -32,7 +32,7 @@ from model_code.errors import FreshetError
 from model_code.files import hash_text, read_json, write_json
 from model_code.project import Project, file_lock
 
-# Name of the folder in the project's state.
+# Name of the folder, in the project's state, with the records of all hand-overs.
 HANDOVERS = "handovers"
 
 # Number of the record's format. A record of another format is refused.
@@ -86,7 +86,8 @@ class HandoverRecord:
         fingerprint: Fingerprint of the encoder that made the vectors.
         generation: Number of the generation that was copied last.
         event: Id of the last ledger event that this generation contains.
-        change_sets: Number of finished hand-overs.
+        change_sets: Number of finished hand-overs, each of which copied documents to the
+            collection.
         documents: Digest of the version of each document in the collection, by document id.
         pending: Ids of documents that were being sent. If this list is not empty, the hand-over was
             interrupted, and it is unknown which of them arrived.
@@ -176,7 +177,9 @@ def hand_over(
 
 
 def sync_handover(project: Project, target: HandoverTarget) -> HandoverReport:
-    """Copy the documents to an engine that changed since the last hand-over.
+    """Send the documents that changed since the last hand-over to their engine.
+
+    The engine is another search engine, which already has a copy of the other documents.
 
     Repeating the call changes nothing.
 

@@ -32,7 +32,10 @@ MAX_ID_BYTES = 512
 
 
 class OpenSearchFiles:
-    """The files of one hand-over. Its folder also has the files of earlier hand-overs."""
+    """The files that one hand-over, a copy of documents to OpenSearch, writes.
+
+    The folder also has the files of earlier hand-overs.
+    """
 
     def __init__(self, target: str, name: str, change_set: int) -> None:
         """Use a folder. Nothing is written yet.
@@ -51,7 +54,7 @@ class OpenSearchFiles:
         self._files = 0
 
     def exists(self) -> bool:
-        """Return whether the folder has a mapping."""
+        """Return whether the folder has a mapping, which the first hand-over writes."""
         return (self._folder / MAPPING).is_file()
 
     def create(self, dimension: int) -> None:

@@ -208,13 +208,13 @@ class _Duplicates:
         locations: list[str] = []
         for document, location in zip(rows.documents, rows.locations, strict=True):
             document_id = document.document_id
-            # The compared part is "title" or "text". An empty one has an empty key, and equals
-            # none.
+            # The compared part of a document is its title or its text. An empty part has an empty
+            # key, and equals no other part.
             key = text_key(getattr(document, self._compared_part))
             is_new = document_id not in self._known_ids
             kept_id = document_id
             if key and is_new:
-                # This is the id of the first document with this key, or of this one.
+                # The id of the first document with this key, which can be this document.
                 kept_id = self._kept_ids.setdefault(key, document_id)
             if kept_id == document_id:
                 documents.append(document)
@@ -334,7 +334,7 @@ def delete_matching(
 def update_partially(
     index: LiveIndex, files: Sequence[Path], suffix: str = ".jsonl"
 ) -> ChangeReport:
-    """Change only the values of documents that rows contain; see `LiveIndex.receive_partial`.
+    """Change single values of documents: those that the rows name; see `LiveIndex.receive_partial`.
 
     Args:
         index: Live index to change.
@@ -423,8 +423,9 @@ def apply_changes(
     encoder in memory. Otherwise this process applies the changes to all retrievers.
 
     Nothing is done if neither the report nor the receipts contain a change. Receipts alone are not
-    enough: an earlier process may have recorded a document and been killed before applying it.
-    Adding this document again creates no event, but it still has to be applied.
+    enough, because they only tell what this process has recorded. An earlier process may have
+    recorded a document and been killed before applying it. Adding this document again creates no
+    event, but it still has to be applied.
 
     Args:
         index: Live index whose pending events are applied.
@@ -558,7 +559,8 @@ def _read_rows(index: LiveIndex, file: _NamedFile, suffix: str, only_known: bool
     rows = index.clean_rows(read_file(file.path, file.name, columns), file.name, only_known)
     is_all_refused = bool(rows.refused) and not rows.documents
     if is_all_refused:
-        # The reason is probably that the columns have other names. One error says so at once.
+        # If all rows are refused, the columns probably have other names. Then one error names the
+        # columns that are missing.
         require_known_columns(file.path, file.name, columns)
     return rows
 

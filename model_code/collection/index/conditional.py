@@ -128,7 +128,7 @@ def _repeated_ids(rows: CleanRows) -> set[str]:
 
 
 def _is_version(value: Any) -> bool:
-    """Return whether a value of the key `if_version` can be a version or `ABSENT`."""
+    """Return whether a value of the key `if_version` is a version or the text "absent"."""
     return isinstance(value, str) and bool(value)
 
 
@@ -252,7 +252,7 @@ def _with_text(row: Row | RefusedRow) -> Row | RefusedRow:
 
 
 def join_receipts(receipts: Sequence[Receipt]) -> Receipt:
-    """Combine the receipts of one request to one receipt."""
+    """Combine receipts, the results of recording rows in the ledger, into one receipt."""
     rejected: list[Rejection] = []
     events: list[int] = []
     for receipt in receipts:

@@ -118,11 +118,11 @@ FindService = Callable[[Project], ApplyingService | None]
 
 
 def note_nothing(documents: Sequence[Document]) -> None:
-    """Ignore which documents were recorded."""
+    """Ignore documents that were just recorded, because nothing encodes them ahead."""
 
 
 def find_no_service(project: Project) -> ApplyingService | None:
-    """Return None, so that changes are applied in this process."""
+    """Return None: no service is looked for, so that this process applies the changes itself."""
     return None
 
 
@@ -260,7 +260,8 @@ class LiveIndex:
         """
         cleaned = self.clean_rows(rows, source, only_known)
         if has_conditions(cleaned):
-            # For readers, an expired document does not exist.
+            # The rows are compared with what readers see, and an expired document does not exist
+            # for them.
             self.remove_expired()
         conditional = take_conditions(cleaned, self.base_versions)
         return self.record(
@@ -337,8 +338,8 @@ class LiveIndex:
         conditional = take_conditions(restricted, self.base_versions, versions)
         receipt = self.record(conditional.documents, source, (), None, conditional.conditions)
 
-        # A row is rejected if its document has another version by now. That is final if the row
-        # itself names the version.
+        # A row is rejected if its document has another version by now. The rejection is final only
+        # if the row itself names the version. Otherwise the row is tried again.
         rejected = list(conditional.rejected)
         conflicting_ids: set[str | None] = set()
         for rejection in receipt.rejected:
@@ -381,7 +382,8 @@ class LiveIndex:
             if event.document is not None:
                 pending_fields[event.document_id] = document_fields(event.document)
 
-        # A pending event replaces the content that the search has compared.
+        # The searcher compares the indexed contents. Documents with a pending event have newer
+        # contents, which are compared below.
         waiting = FieldIndex.build(pending_fields.values()) if pending_fields else None
         matching = set(self.builder.searcher.matching(filters, waiting))
         matching.difference_update(event.document_id for event in pending_changes)
@@ -620,7 +622,8 @@ class LiveIndex:
         """Record events that solve vectors again, because feedback changed known queries.
 
         IncDSI solves the vector of a document so that its known queries find it. Nothing is
-        recorded if `pending` does not reach the end of the ledger. The next call does it.
+        recorded if `pending` does not reach the end of the ledger. A later call, which reaches it,
+        records the events then.
 
         Args:
             pending: Events that are about to be applied.
@@ -743,7 +746,8 @@ class LiveIndex:
                 f"--retriever {self.retriever} --generation {number}"
             )
         if self.generation.cursor.replay:
-            # The cursor does not tell which events are searchable. After `apply` it does.
+            # The generation comes from another ledger, so it is unknown which events it contains.
+            # After `apply` it is known.
             self.apply()
 
         with self._lock_for_change() as ledger_view:

@@ -130,6 +130,9 @@ def _ledger_status(ledger: Ledger, ledger_view: LedgerView) -> dict[str, Any]:
 class DecidingReport:
     """The last drift report that requested a pilot or a retrain.
 
+    A drift report compares new documents with old ones. A pilot is a short training on a sample,
+    which tells whether a retrain would help.
+
     Attributes:
         recorded: Time of the report, in ISO 8601.
         action: "pilot" or "retrain".

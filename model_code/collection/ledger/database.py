@@ -428,7 +428,7 @@ def _prepare_sqlite(connection: Any, _: Any) -> None:
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:
-    """Begin a transaction. A writing one gets SQLite's write lock at once."""
+    """Begin a transaction. A writing transaction gets SQLite's write lock at once."""
     writes = connection.get_execution_options().get("ledger_writes", False)
     statement = "BEGIN IMMEDIATE" if writes else "BEGIN"
     connection.exec_driver_sql(statement)

@@ -565,7 +565,7 @@ class Ledger:
 
     def event_summaries(self) -> list[EventSummary]:
         """Return all events without their contents, oldest first."""
-        # A put without a content is that of a document which was erased.
+        # An event that put a document has no content if the document was erased later.
         is_erased = (events.c.kind == EventKind.PUT) & events.c.payload.is_(sa.null())
         query = sa.select(
             events.c.id,
@@ -612,7 +612,10 @@ class Ledger:
         return None
 
     def view_at(self, cursor: LedgerCursor) -> LedgerView:
-        """Return a view that tells which events a generation with this cursor contains."""
+        """Return the ledger as seen from a generation: which of its events the generation contains.
+
+        The cursor of the generation names the part of the ledger that it contains.
+        """
         return LedgerView(self._database, cursor)
 
     def latest(self, document_ids: Iterable[str]) -> dict[str, Event]:
@@ -723,7 +726,7 @@ def _feedback_row(opinion: Feedback) -> Row:
 def _insert_rejections(
     connection: sa.Connection, rejected: Sequence[Rejection], source: str, received: float
 ) -> None:
-    """Record refused rows. A row that was refused before for the same reason is not doubled."""
+    """Record refused rows, each only once if it is refused again for the same reason."""
     if not rejected:
         return
     rows: list[Row] = []

@@ -32,7 +32,7 @@ def salvage_changes(file: Path, after: int) -> dict[str, Change]:
     for _, kind, document_id, payload in sorted(rows):
         if kind not in (EventKind.PUT, EventKind.REMOVE):
             continue
-        # A put without content is that of a document which was erased later.
+        # An event that put a document has no content if the document was erased later.
         has_content = kind == EventKind.PUT and bool(payload)
         if has_content:
             changes[document_id] = Document.from_payload(document_id, json.loads(payload))

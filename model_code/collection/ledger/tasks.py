@@ -335,7 +335,7 @@ class TaskTable:
             return _select(connection, *conditions)
 
     def find_by_run_key(self, run_key: str) -> Task | None:
-        """Return the open task whose current attempt has this run key, or None."""
+        """Return the open task whose current attempt has this key of a Dagster run, or None."""
         for task in self.open():
             if task.run_key == run_key:
                 return task
@@ -444,13 +444,16 @@ def _closing_values(
 def _update_open(
     connection: sa.Connection, values: Mapping[str, Any], *conditions: sa.ColumnElement[bool]
 ) -> bool:
-    """Update the open tasks that meet the conditions, and return whether there are any."""
+    """Set columns of the open tasks that meet the conditions; return whether there are any."""
     update = sa.update(table).where(IS_OPEN, *conditions).values(values)
     return connection.execute(update).rowcount > 0
 
 
 def _close_pilots(connection: sa.Connection, retriever: str, outcome: str) -> None:
-    """Close the open pilots of a retriever. A retrain makes their answer unnecessary."""
+    """Close the open pilots of a retriever, because a retrain makes their answer unnecessary.
+
+    A pilot is a short training that tells whether a retrain would help.
+    """
     values = _closing_values(TaskState.DONE, outcome)
     is_pilot = table.c.kind == TaskKind.PILOT
     _update_open(connection, values, is_pilot, table.c.retriever == retriever)

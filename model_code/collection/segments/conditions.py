@@ -57,7 +57,8 @@ MAX_NUMBER_CHARACTERS = 100
 RANGE_OPERATORS = (">", ">=", "<", "<=")
 OPERATORS = ("=", "!=", *RANGE_OPERATORS, "in", "exists", "prefix", "contains")
 
-# Name of each operator in a filter object, by its form in a typed condition. Long forms come first.
+# Name of each operator in a filter object, by its form in a typed condition. Long forms come first,
+# so that ">=" is not taken for ">".
 TYPED_OPERATORS = {
     "!=": "!=",
     ">=": ">=",
@@ -163,7 +164,10 @@ class FieldValue:
 
 @dataclass(frozen=True)
 class Keys:
-    """A selector of the values that have at least one of the given keys."""
+    """A selector of the values that have at least one of the given keys.
+
+    A key is a pair of a type and a value, such as the number 2020; see `FieldValue.keys`.
+    """
 
     keys: frozenset[Key]
 
@@ -251,7 +255,10 @@ Selector = Keys | Range | TextPattern
 
 @dataclass(frozen=True)
 class HasValue:
-    """The condition that a field has a value which matches one of the selectors."""
+    """The condition that a field has a value which matches one of the selectors.
+
+    A selector is a set of keys, a range, or a pattern of texts.
+    """
 
     field: str
     selectors: tuple[Selector, ...]

@@ -52,7 +52,7 @@ NO_VALUE = -1
 # Number of records that are read together when whole columns are read.
 RECORDS_AT_ONCE = 4096
 
-# Ids and texts may hold lone surrogates.
+# Ids and texts may hold lone surrogates, which plain UTF-8 cannot encode.
 ENCODING = ("utf-8", "surrogatepass")
 
 Row = dict[str, Any]

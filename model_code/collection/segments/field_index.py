@@ -190,7 +190,7 @@ class FieldIndex:
         return ranges
 
     def value(self, number: int) -> FieldValue:
-        """Return the value with a number."""
+        """Return the value with a certain number. All values of all fields are numbered."""
         kind = KINDS[self.kinds[number]]
         text = self._text_bytes(number).decode("utf-8", "surrogatepass")
         if kind == "text":
