@@ -147,6 +147,9 @@ class FakeSearcher:
             queries.append(KnownQuery(name, "a secret", QuerySource.FEEDBACK))
         return queries
 
+    def unexpired_documents(self, ids):
+        return self.documents(ids)
+
     def documents(self, ids):
         documents = {}
         for name in ids:
