@@ -147,7 +147,7 @@ class EvaluationChecker:
         names = {path.name for path in folder.glob(f"{VARIANTS_FOLDER}/*")}
         compared_names = names
         if variants:
-            # Further variants are allowed.
+            # Variants that are not required are allowed, so they are not compared.
             compared_names = names & variants
         require_same_names(f"{system}: {VARIANTS_FOLDER}/", compared_names, variants)
         for name in sorted(names):
@@ -195,7 +195,7 @@ class EvaluationChecker:
 
     def _require_all_metrics(self, split: str, table: pd.DataFrame) -> None:
         """Require a score by every metric of the settings for each query of a table."""
-        # Without queries, the table has no columns.
+        # A split without judged queries has an empty table, which lacks even the metrics' columns.
         if not len(table):
             return
         missing = []

@@ -51,7 +51,7 @@ def check_index_folder(folder: Path, kind_name: str, context: StageContext) -> N
 
 
 def check_build(folder: Path) -> None:
-    """Require an encoder folder, and an index folder with exactly the files of its manifest."""
+    """Require a build's encoder folder, and its index folder with exactly the manifest's files."""
     require((folder / "encoder").is_dir(), f"{folder.name}/encoder/ must be there")
     check_sealed_folder(folder / "index")
 
@@ -73,7 +73,7 @@ def check_document_order(folder: Path, rows: Sequence[str]) -> None:
 
 
 def load_array(folder: Path, name: str) -> np.ndarray:
-    """Memory-map an array that must be in the folder."""
+    """Return an array of an index folder, memory-mapped; a missing file is an error."""
     require_files(folder, [name])
     array: np.ndarray = np.load(folder / name, mmap_mode="r")
     return array

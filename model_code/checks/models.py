@@ -79,7 +79,8 @@ def check_history(path: Path) -> None:
     table = pd.DataFrame(rows)
     names = {name for row in rows for name in row}
 
-    # A row need not have every name. If it has the name, the value must be a number.
+    # A row of the curve may lack a value, such as a metric that was not evaluated at its step. A
+    # value that is there must be a number.
     for name in sorted(names):
         has_value = [name in row for row in rows]
         is_number = table.loc[has_value, name].notna()
@@ -115,6 +116,6 @@ def _history_schema(file_name: str, names: set[str]) -> pa.DataFrameSchema:
 
 
 def _rises(steps: pd.Series) -> pd.Series:
-    """Return whether each step is above the one before. The first step is."""
+    """Return whether each step is above the one before. The first step has none, and passes."""
     is_above_last: pd.Series = steps.diff().fillna(1) > 0
     return is_above_last

@@ -193,7 +193,8 @@ def _raise_broken_rule(schema: pa.DataFrameSchema, table: pd.DataFrame, error: S
 
     is_about_columns = not isinstance(cases, pd.DataFrame) or cases["index"].isna().all()
     if is_about_columns:
-        # A column is missing, unknown or of another type, so there are no rows to show.
+        # The rule is about the table's columns, such as a missing one, so there are no rows to
+        # show.
         case = cases if isinstance(cases, str) else cases["failure_case"].iloc[0]
         raise FreshetError(
             f"the table {schema.name} breaks its contract: {rule}, {case!r}; "

@@ -1,1 +1,1 @@
-"""Work that is too large for one process: encoding, clustering and training, on Ray (`scale`)."""
+"""Encoding, clustering and training on several processes or machines with the library Ray."""

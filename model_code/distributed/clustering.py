@@ -11,11 +11,14 @@ from model_code.distributed import engine
 from model_code.hierarchy.lloyd import Lloyd
 
 COMPARED_STATE = ("labels", "score", "rival")
-"""Attributes of `Lloyd` that `compare` changes. Each has one value per point."""
+"""Attributes of `Lloyd`, a run of k-means, that `compare` changes. Each has one value per point."""
 
 
 def make_lloyd(vectors: torch.Tensor, clusters: int) -> Lloyd:
-    """Create a run of k-means on the engine in use; see `Lloyd`."""
+    """Return a run of k-means that compares points in this process, or in Ray if it is in use.
+
+    See `Lloyd` for the arguments.
+    """
     if engine.current().engine == "local":
         return Lloyd(vectors, clusters)
     return DistributedLloyd(vectors, clusters)
@@ -31,7 +34,7 @@ class DistributedLloyd(Lloyd):
     """
 
     def __init__(self, vectors: torch.Tensor, clusters: int) -> None:
-        """Prepare a run and store its vectors with Ray; see `Lloyd`."""
+        """Prepare a run, and store a slice of the vectors with Ray for each worker; see `Lloyd`."""
         super().__init__(vectors, clusters)
         settings = engine.current()
         ray = engine.ray()
@@ -49,7 +52,7 @@ class DistributedLloyd(Lloyd):
         )(compare_slice)
 
     def compare(self, rows: torch.Tensor, columns: torch.Tensor) -> None:
-        """Compare points with centroids, slice by slice; see `Lloyd.compare`."""
+        """Compare points with centroids, one slice of points per Ray task; see `Lloyd.compare`."""
         ray = engine.ray()
         shared = ray.put((self.centroids.cpu().numpy(), columns.cpu().numpy()))
         calls = []
@@ -71,17 +74,20 @@ def compare_slice(
     state: dict[str, np.ndarray],
     device: str,
 ) -> dict[str, np.ndarray]:
-    """Run `Lloyd.compare` for a slice of n points.
+    """Compare a slice of n points with centroids, as one step of k-means; see `Lloyd.compare`.
+
+    A Ray task runs this function, so it gets and returns plain arrays.
 
     Args:
         vectors: Unit vectors of the points, (n, H).
         shared: Centroids, (K, H), and a mask of the centroids to compare with, (K,) bool.
         rows: Mask of the points to compare, (n,) bool.
-        state: `COMPARED_STATE` before the comparison.
+        state: Present values of the points by name: their labels, their cosines to their centroids,
+            and bounds on other cosines; see `COMPARED_STATE`.
         device: Device to compute on.
 
     Returns:
-        `COMPARED_STATE` after the comparison.
+        The same values after the comparison.
     """
     centroids, columns = shared
     lloyd = Lloyd(_read_only_tensor(vectors, device), len(centroids))
@@ -95,7 +101,7 @@ def compare_slice(
 
 
 def _read_only_tensor(array: np.ndarray, device: str) -> torch.Tensor:
-    """View an array in Ray's memory as a tensor that must not be written to."""
+    """Return a tensor that shares an array in Ray's memory, and must not be written to."""
     with warnings.catch_warnings():
         # torch warns that the array is not writable. Nothing here writes to it.
         warnings.simplefilter("ignore", UserWarning)

@@ -56,7 +56,7 @@ def encode_resumably(
     def to_arrays(vectors: np.ndarray) -> Arrays:
         return {"vectors": vectors}
 
-    # The empty array is for the case that there are no texts.
+    # Without texts there are no shards, so the result is this empty array.
     vectors = [np.empty((0, encoder.dimension), dtype=np.float32)]
     for shard in keep_shards(encoder, texts, folder, to_arrays, progress, method):
         vectors.append(shard["vectors"])
@@ -66,7 +66,11 @@ def encode_resumably(
 def encode_tokens_resumably(
     encoder: Encoder, texts: Sequence[str], folder: Path, progress: Progress = no_progress
 ) -> WithTokens:
-    """Return `encoder.encode_passages_with_tokens(texts)`; see `encode_resumably`."""
+    """Encode texts with their token signs shard by shard, so that an interrupted call resumes.
+
+    Token signs are one bit per component of each word's vector. The result equals that of
+    `encoder.encode_passages_with_tokens`. See `encode_resumably` for the arguments.
+    """
     method = "encode_passages_with_tokens"
 
     def to_arrays(encoded: WithTokens) -> Arrays:
@@ -103,7 +107,7 @@ def keep_shards(
     starts = range(0, len(texts), SHARD_TEXTS)
     files = {start: folder / f"{start:012d}.npz" for start in starts}
     missing = [start for start in starts if not files[start].exists()]
-    # Only the last shard may have fewer texts.
+    # Every missing shard has `SHARD_TEXTS` texts, except perhaps the last one.
     missing_texts = sum(min(SHARD_TEXTS, len(texts) - start) for start in missing)
     finished_texts = len(texts) - missing_texts
 
@@ -195,7 +199,10 @@ class EncodingWorker:
 
 
 def _make_portable(encoder: Any, settings: ScaleSettings) -> Any:
-    """Return a copy in main memory whose precision does not depend on a worker's hardware."""
+    """Return a copy of an encoder in main memory, with a precision that suits all workers.
+
+    Otherwise the setting "auto" would choose a precision by the hardware of each worker.
+    """
     portable = copy.deepcopy(encoder).to("cpu")
     if settings.device == "cpu":
         bfloat16 = uses_bfloat16(portable.precision, torch.device("cpu"))

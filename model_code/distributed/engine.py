@@ -56,7 +56,7 @@ class ScaleSettings(Settings):
     )
 
     def check(self) -> None:
-        """Refuse settings of Ray if the engine is local."""
+        """Refuse settings that only Ray reads, such as an address, without the engine Ray."""
         if self.engine == "ray":
             return
         for name, field in type(self).model_fields.items():
@@ -155,7 +155,7 @@ def _start(ray: Any, settings: ScaleSettings) -> None:
     try:
         ray.init(settings.address or "local", logging_level="WARNING", **options)
     except Exception as error:
-        # Ray has no error class for this: some are plain exceptions.
+        # Ray raises errors of many classes if it cannot connect or start, even plain `Exception`.
         raise FreshetError(f"there is no Ray {place}{hint}: {error}") from error
 
 

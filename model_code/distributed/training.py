@@ -64,7 +64,7 @@ def _train_on_ray(
     work: Work, context: StageContext, process_count: int, settings: ScaleSettings
 ) -> dict[str, Any]:
     """Run `work(context)` in a group of Ray Train, and return the report of the first process."""
-    # This raises FreshetError if the extra `scale` is not installed.
+    # This call comes before the imports, because it reports a missing Ray as FreshetError.
     engine.ray()
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
@@ -96,7 +96,7 @@ def _process(config: dict[str, Any]) -> dict[str, Any] | FreshetError:
     after a raised error. Workers start in another folder than the caller. So the process changes to
     the caller's folder, which relative paths refer to.
     """
-    # Ray calls this function, so it is installed.
+    # A process of Ray runs this function, so the import cannot fail.
     import ray.train
 
     work = config["work"]
@@ -109,7 +109,8 @@ def _process(config: dict[str, Any]) -> dict[str, Any] | FreshetError:
             "mount it there on every machine of the cluster"
         )
         if group.get_world_size() > 1:
-            # A returned error ends this process only, and the others would wait for it.
+            # If this process returned the error, the other processes would wait for it forever. A
+            # raised error ends all of them.
             raise missing
         return missing
 

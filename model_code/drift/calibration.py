@@ -3,8 +3,8 @@
 The reference is a sample of the documents that the retriever was trained on. A real value compares
 the batch of new documents with the reference. A null value compares a batch that is drawn from the
 reference with the rest of the reference. Batches are drawn without replacement. A document is
-therefore never compared with itself and never twice in a batch, which a classifier would take for
-similarity.
+therefore never compared with itself, and is never twice in a batch. Otherwise a classifier could
+not tell its two copies apart.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ SIZE_STEP = 1.25
 
 
 class Calibration:
-    """The null distributions of a reference.
+    """Measures new documents against old ones, and tells which values chance alone would give.
+
+    The null distributions are drawn from the reference, a sample of old documents, when needed.
 
     Args:
         reference: The documents that new ones are compared with.
@@ -85,7 +87,7 @@ class Calibration:
             # Null distributions of vectors are stored by the size of the batch, so few sizes are
             # used. Those of scores are drawn again for each report.
             size = rounded_size(min(size, len(values)), settings.minimum_batch)
-        # Scores (m,) are sampled as rows of one number.
+        # Scores have the shape (m,), and `sample_rows` needs rows: here, rows of one number.
         new = sample_rows(values.reshape(len(values), -1), size, settings.seed)
         if measure.of_scores:
             new = new[:, 0]
@@ -98,14 +100,17 @@ class Calibration:
             null = null - settings.quality_margin
             detail["margin"] = settings.quality_margin
         if not measure.of_scores:
-            # The null distribution compared each batch with this number of other documents.
+            # Each batch of the null distribution was compared with so many documents. The new
+            # documents must be compared with as many.
             contrast = min(len(old) - len(new), settings.classifier_contrast)
             old = contrast_rows(old, contrast, settings.seed)
         value = measure.statistic(old, new, settings.seed)
         return Statistic(measure.name, value, null, measure.tail, scope, detail)
 
     def _null(self, name: str, size: int) -> np.ndarray:
-        """Return the null distribution of a measure: its values for batches of the reference, (B,).
+        """Return the values that a measure has without drift, (B,), drawn or from the cache.
+
+        Each value compares a random batch of the reference with its other documents.
 
         Args:
             name: Name of the measure.

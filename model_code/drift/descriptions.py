@@ -23,9 +23,9 @@ class MeasureDescription:
     """A drift measure in words, for the page of a report.
 
     Attributes:
-        question: The question that the measure answers.
+        question: What the measure asks about the new documents, as a question.
         meaning: How to read its value.
-        examples: Title of the documents that illustrate it.
+        examples: Heading above the example documents of the measure.
         example_value: Meaning of the value of such a document. Empty if it has none.
         tests: Number of tests in a report. 2: of the newest batch and of the window of the last
             batches. 0: the measure is counted and not tested.

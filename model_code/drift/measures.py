@@ -42,7 +42,7 @@ Tail = Literal["high", "low"]
 Scope = Literal["batch", "window"]
 Detail = dict[str, Any]
 
-# Levels of the quantiles of a null distribution that a report shows.
+# The quantiles of a measure's values without drift that a report shows, as shares.
 QUANTILES = (0.01, 0.05, 0.5, 0.95, 0.99)
 
 
@@ -79,8 +79,9 @@ class TestResult:
             threshold is a limit in the settings.
         exceeded: Whether the value is beyond the threshold.
         detail: Further numbers for the reader of a report, by name.
-        exceeded_uncorrected: Whether the value is beyond a less strict threshold, which applies if
-            only the deciding measures of harm share alpha. See `orchestration.freshness.policy`.
+        exceeded_uncorrected: Whether the value is beyond a less strict threshold. It would apply if
+            only the measures that decide about harm were tested, so that fewer tests share
+            `drift.alpha`. See `orchestration.freshness.policy`.
         tail: Whether high or low values show drift.
         scope: Whether the newest batch alone was measured, or the window of the last batches.
     """
@@ -100,7 +101,10 @@ class TestResult:
 
     @property
     def label(self) -> str:
-        """The name, with the scope if it is the window. A label is unique in a report."""
+        """Name of the measure, followed by " (window)" if it covers the window of the last batches.
+
+        A report may measure the newest batch and the window, and the labels tell them apart.
+        """
         if self.scope == "batch":
             return self.name
         return f"{self.name} ({self.scope})"
@@ -121,7 +125,7 @@ def deciding_measures(measures: Sequence[Measurement]) -> list[Measurement]:
     also reported no harm for documents that people ask for in other words than the text uses.
     """
     by_asked_queries = [measure for measure in measures if measure.name == ASKED_QUERIES]
-    # Number of documents that asked queries cover, in the newest batch and in the window.
+    # By scope (newest batch or window), the number of documents that queries by people ask for.
     asked_documents = {measure.scope: measure.detail["documents"] for measure in by_asked_queries}
 
     deciding = []
@@ -191,7 +195,8 @@ def _test(statistic: Statistic, level: float, harm_level: float) -> TestResult:
     Args:
         statistic: The measured value with its null distribution.
         level: Largest allowed chance of a false alarm.
-        harm_level: The same if only the deciding measures of harm share alpha.
+        harm_level: A higher level, for the case that only the measures that decide about harm are
+            tested.
     """
     null = statistic.null
     value = statistic.value
@@ -199,7 +204,7 @@ def _test(statistic: Statistic, level: float, harm_level: float) -> TestResult:
     threshold = critical_value(null, level, tail)
     harm_threshold = critical_value(null, harm_level, tail)
 
-    # Draws of the null distribution that are at least as extreme as the value.
+    # Which draws of the null distribution are at least as extreme as the value.
     is_extreme = null >= value if tail == "high" else null <= value
     detail = dict(statistic.detail)
     detail["p"] = float((1 + is_extreme.sum()) / (1 + len(null)))
@@ -235,7 +240,7 @@ MAX_EXAMPLES = 5
 
 
 def _no_scores() -> np.ndarray:
-    """Return an empty array of scores, the default of attributes."""
+    """Return an empty array of scores, for attributes of documents that have none."""
     return np.zeros(0, np.float32)
 
 
@@ -285,7 +290,7 @@ class PairedScores(NamedTuple):
 
 
 def no_paired_scores() -> PairedScores:
-    """Return empty paired scores."""
+    """Return paired scores of no query, for batches without changed documents."""
     return PairedScores(_no_scores(), _no_scores(), _no_scores())
 
 
@@ -388,7 +393,7 @@ def canonical(vectors: np.ndarray) -> np.ndarray:
 
 
 def mean_difference(old: np.ndarray, new: np.ndarray, seed: int = 0) -> float:
-    """Return the mean of `new` minus the mean of `old`."""
+    """Return the mean of `new` minus the mean of `old`: below 0 if new documents score worse."""
     return float(new.mean(dtype=np.float64) - old.mean(dtype=np.float64))
 
 
@@ -430,7 +435,10 @@ class DriftMeasure:
 
     @property
     def of_scores(self) -> bool:
-        """Whether the measure compares scores. Scores are measured again for each report."""
+        """Whether the measure compares scores of documents in searches, instead of their vectors.
+
+        Scores are measured again for each report, so their null distributions are not cached.
+        """
         return self.input != "vectors"
 
 
@@ -489,7 +497,7 @@ def paired_change(
     before = scores.before
     after = scores.after
     change = after.astype(np.float64) - before.astype(np.float64)
-    # Loss of each score that is no harm.
+    # The largest loss of each score that does not count as harm.
     allowed = settings.quality_margin + np.broadcast_to(scores.crowding, change.shape)
 
     # If only the allowed loss had happened, the rest of each change would be positive or negative
@@ -607,10 +615,10 @@ def farthest_from_old(old: np.ndarray, arrivals: Arrivals) -> tuple[DocumentExam
 
 
 def refined_statuses(statuses: Sequence[str]) -> list[str]:
-    """Return the statuses of additions that IncDSI refined, in capitals.
+    """Return the statuses of the added documents whose vectors IncDSI solved, in capitals.
 
-    Other additions have no constraints that could conflict. A constraint says that the new document
-    must not rank above an old document for a query that the old document answers.
+    IncDSI solves a vector under constraints: the document must not outrank older documents for
+    their own queries. All other added documents have the status NOT_REFINED, and are left out.
 
     >>> refined_statuses(["fits", "NOT_REFINED", "compromise"])
     ['FITS', 'COMPROMISE']
@@ -622,13 +630,15 @@ def refined_statuses(statuses: Sequence[str]) -> list[str]:
 def conflicts(
     statuses: Sequence[str], settings: DriftSettings, scope: Scope = "batch"
 ) -> Statistic:
-    """Measure the share of refined additions that break a constraint.
+    """Measure the share of added documents that push an older document down for its own query.
 
-    The null distribution is binomial: it supposes that each of these additions breaks a constraint
+    Only documents whose vectors IncDSI solved are counted. IncDSI calls these rules constraints.
+
+    The null distribution is binomial: it supposes that each of these documents breaks a constraint
     with probability `drift.conflict_limit`.
 
     Args:
-        statuses: Statuses of additions, of which at least one was refined.
+        statuses: Statuses of added documents, of which IncDSI solved at least one.
         settings: Limit, number of draws and random seed.
         scope: Whether the newest batch alone is measured, or the window of the last batches.
     """

@@ -102,7 +102,7 @@ class DriftReference:
         trained: Number of documents that the retriever was trained on.
         fingerprint: Fingerprint of the encoder.
         questions: Queries for old documents.
-        note: A note on the documents for readers of reports.
+        note: A sentence that tells readers of reports what the sample consists of.
     """
 
     vectors: np.ndarray
@@ -134,7 +134,7 @@ class DriftReference:
             rows: The passages that may be sampled, one per document. None: all.
             trained: Number of documents that the retriever was trained on. None: N.
             questions: Queries for old documents.
-            note: A note on the documents for readers of reports.
+            note: A sentence that tells readers of reports what the sample consists of.
         """
         eligible = np.arange(len(vectors)) if rows is None else np.asarray(rows)
         generator = np.random.default_rng([settings.seed, len(eligible)])

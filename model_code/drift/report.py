@@ -86,7 +86,7 @@ class DriftReport:
         return tuple(measure for measure in self.measures if measure.exceeded)
 
     def of(self, *names: str) -> tuple[TestResult, ...]:
-        """Return the test results with these names, for the batch and for the window."""
+        """Return the results of the named measures, for the newest batch and for the window."""
         return tuple(measure for measure in self.measures if measure.name in names)
 
     def to_dict(self) -> dict[str, Any]:
@@ -184,7 +184,8 @@ def _find_examples(
     examples = dict(newest.examples)
     examples[DOMAIN_AUC.name] = farthest_from_old(calibration.reference.vectors, newest)
     examples[CHANGED_DOCUMENTS] = largest_losses(newest.changed)
-    # Protected queries that are too few for a test are not searched, and have no scores now.
+    # Protected queries show whether additions push old documents down. Too few of them for a test
+    # are not searched again, so they have no scores `after`.
     if protected is not None and len(protected.after):
         examples[PROTECTED_QUERIES] = largest_losses(protected)
     return {name: documents for name, documents in examples.items() if documents}
@@ -245,7 +246,8 @@ def _reason_to_skip(
 def _measure_protected(scores: PairedScores, settings: DriftSettings) -> Statistic | SkippedMeasure:
     """Measure how far additions push old documents down, if enough queries were scored.
 
-    If there are too few queries, they are not searched again, and there are no scores `after`.
+    The scores are those of protected queries: judged queries for old documents. If there are too
+    few, they are not searched after the additions, and the measure is skipped.
     """
     count = max(len(scores.before), len(scores.after))
     if count >= settings.minimum_batch:

@@ -27,7 +27,7 @@ class DriftSettings(Settings):
         description="Fewer new and changed documents are only counted. They wait "
         "until there are enough to measure.",
     )
-    # Largest number of documents of a batch that are measured. More are sampled at random.
+    # Largest number of documents that are measured. Of a larger batch, a random sample is measured.
     largest_batch: int = constant_field(default_factory=lambda: LARGEST_BATCH)
     window: int = constant_field(
         5,
@@ -79,7 +79,7 @@ class DriftSettings(Settings):
     )
     # Number of documents of the drift reference.
     reference_documents: int = constant_field(default_factory=lambda: REFERENCE_DOCUMENTS)
-    # Number of documents of the reference that a classifier has to tell from the batch.
+    # Number of old documents that a classifier has to tell from the new ones.
     classifier_contrast: int = constant_field(500, ge=1)
     seed: int = constant_field(0, ge=0, description="of what is drawn")
 

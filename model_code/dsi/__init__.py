@@ -1,1 +1,5 @@
-"""Kind `dsi`: atomic document ids, one learned vector per document (stage 1 of IncDSI)."""
+"""Retrievers of the kind `dsi`, which search one learned vector per document.
+
+Training classifies queries into documents (IncDSI, section 3, stage 1). The literature calls ids
+with a learned vector atomic document ids.
+"""

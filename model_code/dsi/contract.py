@@ -1,7 +1,7 @@
 """Contract of learned document vectors, as training leaves them and as they are indexed.
 
-`model_code.stages.contract` checks contracts when a stage has ended. An edit of this file trains
-DSI retrievers again, since DVC knows a kind's package as a whole.
+`model_code.stages.contract` checks contracts when a stage has ended. An edit of this file makes DVC
+train DSI retrievers again, because DVC treats the package of a retriever kind as one dependency.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from model_code.retrieval.dense_index import DOCUMENT_IDS
 
 
 def check_trained(context: StageContext) -> None:
-    """Require a sound folder of document vectors next to the encoder's folder."""
+    """Require a folder with a finite vector of each document next to the encoder's folder."""
     check_index_folder(context.output / "document_vectors", "dsi", context)
 
 
 def check_index(folder: Path, manifest: Mapping[str, Any], documents: Sequence[str]) -> None:
-    """Require a finite vector and representative of each document, and the scale for additions.
+    """Require two finite vectors of each document, and a scale for documents that are added.
 
-    Vectors may have any norm.
+    The first vector is searched. The second, its representative, is the mean vector of its queries.
+    Both may have any norm.
 
     Args:
         folder: Folder of the vectors.

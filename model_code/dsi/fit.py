@@ -1,7 +1,8 @@
-"""Train a DSI retriever: document vectors, the query encoder if asked, and the scale of additions.
+"""Train a DSI retriever, which searches one learned vector per document.
 
-Training writes `encoder/`, which is the base encoder unless it is trained too, `history.json`, the
-training curve, and `document_vectors/`, a dense index with the representatives (`vectors.py`).
+Training writes three parts. `encoder/` is the base encoder unless it is trained too, and
+`history.json` is the training curve. `document_vectors/` is a dense index, with the mean query
+vector of each document.
 
 Training moves a document's vector away from the queries of other documents. A document that is
 added later only has its encoding, which training never moved. At unit norm this vector would rank
@@ -45,17 +46,19 @@ from model_code.training.fit import (
 from model_code.training.settings import TrainingSettings
 from model_code.training.tables import DevEvaluator, TrainingTables
 
-# Least number of counted queries for which `largest_safe_scale` measures a scale. With fewer
-# queries the result would be mostly chance.
+# `largest_safe_scale` counts queries that added documents could harm. With fewer such queries than
+# this, it measures no scale, because the result would be mostly chance.
 MIN_ANSWERED_QUERIES = 30
 
-# Most scores that `largest_safe_scale` holds in memory per block of queries.
+# Largest number of scores (queries times documents) that `largest_safe_scale` keeps in memory.
 MAX_SCORES_AT_ONCE = 2**24
 
-# Second part of the seed of random vectors, so that they do not depend on other random numbers.
+# Second part of the seed of random start vectors. It makes them independent of other random numbers
+# that are drawn with the project's seed.
 VECTOR_STREAM = 23
 
-# Most documents in the sample that represents added documents. It is at most half of all documents.
+# Largest number of trained documents that stand for added ones when the scale is measured. At most
+# half of all documents are used.
 MAX_SAMPLE_DOCUMENTS = 5000
 
 
@@ -181,7 +184,7 @@ def _save_vectors(
 ) -> dict[str, Any]:
     """Write the trained vectors and the mean query vector of each document; return their counts.
 
-    IncDSI needs the mean query vectors, the representatives, to add documents later.
+    IncDSI calls the mean query vectors representatives, and needs them to add documents later.
 
     Args:
         context: Context of the stage.
@@ -194,10 +197,11 @@ def _save_vectors(
     vectors = trainer.vectors.detach().cpu().numpy()
     queries = trainer.query_vectors
     if queries is None:
-        # The trained encoder gives other query vectors than the one that training began with.
+        # The encoder was trained, so its queries must be encoded again.
         queries = _encode_queries(context, trainer.encoder, data, "trained_queries")
 
-    # The document of each pair, and the mean of the query vectors of each document's pairs.
+    # `owners` has the document of each training pair. A document is represented by the mean vector
+    # of its queries.
     owners = data.passages.documents[data.pairs.passages]
     means, counts = mean_by_owner(queries.vectors[queries.rows], owners, len(vectors))
     # A document without queries is represented by its own vector.
@@ -249,7 +253,7 @@ def largest_safe_scale(
     >>> round(largest_safe_scale(learned, np.array([1]), encoded, queries, [{0}] * 40), 6)
     1.0
     """
-    # The best scores of each query in the four groups of `_best_scores`.
+    # The queries are scored in blocks, to bound the memory.
     block_size = MAX_SCORES_AT_ONCE // len(vectors) + 1
     blocks = [np.empty((4, 0))]
     for start in range(0, len(queries), block_size):
@@ -259,8 +263,8 @@ def largest_safe_scale(
 
     is_counted = (answers > outside_sample) & (answers > 0)
     lost_by_learned = int((learned >= answers)[is_counted].sum())
-    # A query is lost from the scale on with which an encoding reaches the score of its answer. An
-    # encoding with a score of at most 0 never does.
+    # As the scale grows, a query is lost when the best scaled encoding reaches the score of its
+    # answer. An encoding with a score of at most 0 never reaches it.
     can_be_lost = is_counted & (encoded > 0)
     losing_scales = np.sort(answers[can_be_lost] / encoded[can_be_lost])
     no_scale_is_too_large = lost_by_learned >= len(losing_scales)
@@ -277,7 +281,9 @@ def _best_scores(
     queries: np.ndarray,
     relevant: Sequence[Collection[int]],
 ) -> np.ndarray:
-    """Return the best scores of b queries in four groups of vectors, (4, b); -inf in empty groups.
+    """Return each query's best score in four groups of vectors, (4, b); -inf for an empty group.
+
+    The sample consists of trained documents that stand for documents that are added later.
 
     The first group are the learned vectors that answer the query. The second and the third group
     are the other learned vectors, outside and inside the sample. The fourth group are the encodings
@@ -287,7 +293,8 @@ def _best_scores(
     learned_scores = queries @ vectors.T
     encoded_scores = queries @ encodings.T
 
-    # Scores that have been read, or that belong to no group, become -inf.
+    # A score becomes -inf once its group has been read, so that the next groups leave it out.
+    # Encodings of documents that answer the query are in no group.
     answers = np.empty(len(queries))
     for query, rows in enumerate(relevant):
         answer_rows = list(rows)
@@ -336,7 +343,7 @@ def measure_encoding_scale(
 def _encode_documents(
     encoder: Encoder, dev: DevEvaluator, documents: np.ndarray, progress: Progress
 ) -> np.ndarray:
-    """Encode some documents by the means of their passages, (s, H) float32."""
+    """Return the mean of each given document's passage vectors, (s, H) float32, of unit norm."""
     texts: list[str] = []
     owners: list[int] = []
     for number, document in enumerate(documents.tolist()):
@@ -348,13 +355,14 @@ def _encode_documents(
 
 
 def index_documents(context: StageContext) -> dict[str, Any]:
-    """Index the trained vectors in `inputs["trained"]`, one per document; nothing is encoded.
+    """Build the index of a DSI retriever from its trained document vectors; nothing is encoded.
 
-    The folder `index/` is a `DenseIndex` whose passages are the documents. The representatives lie
-    beside it, so that a live collection can add documents to it by IncDSI.
+    The vectors are read from `inputs["trained"]`. The folder `index/` is a `DenseIndex` with one
+    row per document. It also holds the mean query vector of each document. IncDSI needs these to
+    compute vectors for documents that are added to a live collection.
 
     Returns:
-        Report of the stage `index`.
+        Counts of the index, for the report of the stage `index`.
 
     Raises:
         FreshetError: If the corpus has other documents than training had.

@@ -1,4 +1,4 @@
-"""Kind `dsi`: one learned vector per document (atomic document ids).
+"""Kind `dsi`: retrievers that search one learned vector per document.
 
 Slow libraries are imported inside functions, because commands import this module to read settings.
 """
@@ -58,10 +58,13 @@ def check_trained(context: StageContext) -> None:
 
 
 def check_settings(training: TrainingSettings, settings: DocumentVectorSettings) -> None:
-    """Refuse a hierarchy loss without a trained encoder, and co-training.
+    """Refuse settings of training that learned document vectors do not support.
+
+    The hierarchy loss needs an encoder that is trained. Co-training clusters encoded passages
+    again, and no passage is encoded here.
 
     Raises:
-        SettingsError: If the settings ask for either.
+        SettingsError: If the settings ask for one of the two.
     """
     require(
         settings.train_encoder or training.hierarchy_weight == 0,

@@ -22,11 +22,12 @@ from model_code.retrieval.indexed import NewPassages
 
 
 class DsiRetriever(DenseRetriever):
-    """A dense retriever with one learned vector per document, and what IncDSI needs to add more.
+    """A dense retriever with one learned vector per document, to which documents can be added.
 
     Attributes:
-        folder: Folder of the index and of the representatives.
-        encoding_scale: Norm of the vectors of added documents that are not refined.
+        folder: Folder of the index, which also holds the mean query vector of each document.
+        encoding_scale: Norm that the encoding of an added document gets, unless IncDSI solves for
+            its vector.
     """
 
     learns_documents = True
@@ -40,7 +41,7 @@ class DsiRetriever(DenseRetriever):
             encoder: Encodes queries and added documents.
             index: One row per document.
             folder: Folder of the index, with the files that lie beside it.
-            fingerprint: The encoder's, if the caller has computed it before.
+            fingerprint: Fingerprint of the encoder, if the caller has computed it before.
         """
         super().__init__(encoder, index, fingerprint)
         self.folder = folder
@@ -48,17 +49,19 @@ class DsiRetriever(DenseRetriever):
 
     @cached_property
     def representatives(self) -> np.ndarray:
-        """The representatives Z of the trained documents, (n, H), memory-mapped.
+        """The mean query vector of each trained document, (n, H), memory-mapped.
 
-        Only the base segment has them. Added segments have no representatives.
+        IncDSI calls them representatives Z, and protects the documents' queries by them.
+
+        Only the index of the build has them. Segments that were added later have none.
         """
         return np.load(self.folder / REPRESENTATIVES, mmap_mode="r")
 
     def encode_ahead(self, new: NewPassages) -> None:
-        """Do nothing, because a document has the mean of its passages' vectors."""
+        """Encode nothing ahead: only the mean vector of a document's passages is indexed."""
 
     def write_segment(self, folder: Path, new: NewPassages) -> None:
-        """Index a vector per document in `folder`; see `encode_new_passages`."""
+        """Index one vector of each new document in `folder`; see `encode_new_passages`."""
         super().write_segment(folder, new)
         add_to_manifest(folder, {"kind": KIND, "encoding_scale": self.encoding_scale})
 

@@ -73,7 +73,8 @@ class DocumentBatch(NamedTuple):
         documents: Number of each query's document, (B,) int64.
         relevant: m pairs of a row of the batch and a document that is known to answer its query,
             (2, m) int64.
-        paths: Ancestors of each pair's passage, (B, M) int64. None without a hierarchy loss.
+        paths: Nodes of the hierarchy above each pair's passage, (B, M) int64. None without a
+            hierarchy loss.
         excluded: For each level a mask of the nodes above other relevant passages, (B, K_t) bool,
             or None if there are no such nodes. None without a hierarchy loss.
     """
@@ -189,7 +190,10 @@ def document_losses(
 
 
 class DocumentObjective(Objective):
-    """The loss of document vectors. Everything that is trained is a parameter of it."""
+    """The module that computes the loss of document vectors.
+
+    The document vectors, and the encoder unless it is frozen, are its parameters.
+    """
 
     def __init__(
         self,
@@ -259,14 +263,15 @@ class DocumentTrainer(Trainer):
             encoder: Encoder of the queries.
             arguments: Further arguments of `Trainer`.
             vector_settings: Settings of the document vectors.
-            vectors: V, (n, H), at its start.
+            vectors: Document vectors V at the start of the training, (n, H).
             query_vectors: The queries' vectors if the encoder is frozen. None: it is trained.
             keywords: Keyword arguments of `Trainer`.
         """
         self.vector_settings = vector_settings
         self.vectors = vectors
         self.query_vectors = query_vectors
-        # Training encodes no documents, and with a frozen encoder no queries either.
+        # The settings of lengths to check: documents are never encoded here, and queries only if
+        # the encoder is trained.
         self.length_settings = ("query_max_tokens",) if query_vectors is None else ()
         self._dev_queries: np.ndarray | None = None
         super().__init__(encoder, *arguments, **keywords)
@@ -279,7 +284,7 @@ class DocumentTrainer(Trainer):
         return self._dev_queries
 
     def _index_dev_passages(self, dev: DevEvaluator) -> np.ndarray:
-        """Return the vectors to rank: for each passage the current vector of its document."""
+        """Return the vectors that an evaluation ranks: for each passage, that of its document."""
         documents = dev.passages.documents[dev.rows]
         return self.vectors.detach().cpu().numpy()[documents]
 
@@ -292,7 +297,8 @@ class DocumentTrainer(Trainer):
         encoder: nn.Module = self.encoder
         if self.query_vectors is not None:
             encoder.requires_grad_(False)
-            # The batches contain vectors of queries in place of texts, so nothing is encoded.
+            # With a frozen encoder, batches hold query vectors in place of texts, so nothing is
+            # encoded.
             encoder = nn.Identity()
         return DocumentObjective(
             encoder, self.vectors, self.vector_settings.logit_scale, self.settings, hierarchy
@@ -370,7 +376,9 @@ def loop_settings(
 
 
 def pool_pairs(data: TrainingData) -> TrainingData:
-    """Return the same data with all pairs as supervised ones.
+    """Return training data in which pseudo-queries count like judged queries.
+
+    Document vectors are trained on one pool of pairs, without a share of each kind per batch.
 
     >>> import numpy as np
     >>> from model_code.training.data import Pairs, Passages

@@ -92,7 +92,7 @@ def document_means(vectors: np.ndarray, documents: np.ndarray, count: int) -> np
     >>> document_means(passages, documents=np.array([0, 0, 1]), count=2).round(3).tolist()
     [[0.707, 0.707], [0.0, 1.0]]
     """
-    # A sum has the same direction as the mean.
+    # The sum is enough: it has the direction of the mean, and is scaled to unit norm.
     sums, _ = sum_by_owner(vectors, documents, count)
     norms = np.linalg.norm(sums, axis=1, keepdims=True)
     return (sums / norms).astype(np.float32)

@@ -24,7 +24,8 @@ class Encoding(NamedTuple):
     """The encoding of one text or of several.
 
     vectors: Vectors, the same number for each text, shape (r, H), float32.
-    tokens: Token signs of the texts, or None if they are not indexed.
+    tokens: Token signs, one bit per component of each word's vector. None if the index stores no
+        token signs.
     """
 
     vectors: np.ndarray
@@ -36,7 +37,7 @@ EncodeTexts = Callable[[Sequence[str]], Encoding]
 
 
 class EncodingsAhead:
-    """Encodings that were made ahead, until they are needed.
+    """Keeps the encodings of texts that are indexed soon, until the index takes them.
 
     Threads may share them. No text is encoded by two threads at once.
 
@@ -105,7 +106,7 @@ class EncodingsAhead:
 
 
 def split_encoding(encoding: Encoding, count: int) -> list[Encoding]:
-    """Return the encoding of each of `count` texts."""
+    """Split the joint encoding of `count` texts into one encoding per text."""
     parts: list[Encoding] = []
     vectors = encoding.vectors.reshape(count, -1, encoding.vectors.shape[-1])
     for i in range(count):

@@ -586,7 +586,10 @@ class Encoder(TextModel):
     def encode_with_tokens(
         self, texts: Sequence[str], progress: Progress = no_progress
     ) -> WithTokens:
-        """Encode queries, and return the signs of the vectors of their words, for late interaction.
+        """Return the vectors of queries, and the signs of their words' vectors.
+
+        The signs are one bit per component. By them, late interaction compares each word of a query
+        with each word of a passage.
 
         The vector of a word is the sum of the states of its tokens. A word with several tokens is
         repeated once per token, so that rare words weigh more. The prompt, and tokens without a
@@ -597,16 +600,17 @@ class Encoder(TextModel):
     def encode_passages_with_tokens(
         self, texts: Sequence[str], progress: Progress = no_progress
     ) -> WithTokens:
-        """Encode documents as `encode_passages` does, and return the signs of their words' vectors.
+        """Return the vectors of documents, and the signs of their words' vectors.
 
-        Unlike in `encode_with_tokens`, a word with several tokens is not repeated.
+        The vectors are those of `encode_passages`. The signs are one bit per component. Unlike in
+        `encode_with_tokens`, a word with several tokens is not repeated.
         """
         return self._encode_tokens(self.prompts.document, texts, progress, are_queries=False)
 
     def _encode_tokens(
         self, prompt: str, texts: Sequence[str], progress: Progress, are_queries: bool
     ) -> WithTokens:
-        """Encode texts, and return the signs of the vectors of their words.
+        """Return the vectors of texts, and the signs of their words' vectors.
 
         Args:
             prompt: Text that is put before each text. Its words have no signs.
@@ -625,7 +629,8 @@ class Encoder(TextModel):
             vectors[numbers] = self._to_unit_vectors(self._pool(states, mask)).cpu().numpy()
             batch_states = states.cpu().numpy()
             for number, text_states, text_ids in zip(numbers, batch_states, ids, strict=True):
-                # A text begins with the tokens of the prompt, except for the prompt's end token.
+                # Skip the tokens of the prompt, with which each text begins. The prompt alone has
+                # an end token, which the text does not have there.
                 start = len(commonprefix([prompt_ids, text_ids]))
                 words = self._sum_word_states(text_states[start:], text_ids[start:])
                 word_vectors = words.vectors
@@ -800,7 +805,7 @@ class EncoderReference:
             FreshetError: If the package is not installed and the model cannot be downloaded.
         """
         limit = max_tokens or self.max_tokens
-        # Everything that an encoder is loaded with.
+        # The key of the shared encoder: everything that decides how it is loaded.
         key = (self, limit, pooling, precision, device)
         encoder = _SHARED_ENCODERS.get(key) if for_search else None
         if encoder is None:

@@ -134,7 +134,10 @@ class HalfLinear(PackedLinear):
     """A linear map with weights in half precision, which sums in float32."""
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Apply the map to inputs (..., in), float32, or bfloat16 under autocast."""
+        """Multiply inputs (..., in) with the packed weights.
+
+        The inputs are float32, or bfloat16 under autocast.
+        """
         if inputs.device.type != "cpu":
             return super().forward(inputs)
         return torch.ops.quantized.linear_dynamic_fp16(inputs, self._packed)
@@ -149,7 +152,10 @@ class Bfloat16Linear(PackedLinear):
     """A linear map with weights and results in bfloat16, as under autocast."""
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Apply the map to inputs (..., in), float32, or bfloat16 under autocast."""
+        """Multiply inputs (..., in) with the packed weights.
+
+        The inputs are float32, or bfloat16 under autocast.
+        """
         if inputs.device.type != "cpu":
             return super().forward(inputs)
         weight, bias = self._packed
@@ -197,7 +203,7 @@ def pack_linear_layers(model: nn.Module, kind: type[PackedLinear]) -> None:
     A map is not replaced if half precision is chosen and a weight exceeds `MAX_FLOAT16`.
     """
     for module in model.modules():
-        # Layers that are derived from `nn.Linear` compute something else.
+        # A subclass of `nn.Linear` may compute something else, so it is not replaced.
         if type(module) is not nn.Linear:
             continue
         if kind is HalfLinear and module.weight.abs().max() > MAX_FLOAT16:

@@ -59,7 +59,7 @@ class TokenSigns:
 
     @classmethod
     def of(cls, texts: Sequence[np.ndarray]) -> Self:
-        """Build from the packed signs (t, W) of each text."""
+        """Join the packed signs (t, W) of each text to one object."""
         bits = np.concatenate(texts) if texts else np.empty((0, 1), np.uint64)
         return cls(bits, np.cumsum([0, *map(len, texts)]))
 
@@ -74,7 +74,7 @@ class TokenSigns:
         new_starts = np.concatenate([[0], np.cumsum(token_counts)])
         if self.file is not None:
             return type(self)(self.file.read_runs(old_starts, token_counts), new_starts)
-        # All tokens of a text move by the same distance from their new places to their old ones.
+        # Where each selected token was before: all tokens of a text move by the same distance.
         distances = np.repeat(old_starts - new_starts[:-1], token_counts)
         old_places = np.arange(new_starts[-1]) + distances
         return type(self)(self.bits[old_places], new_starts)
@@ -104,7 +104,9 @@ class TokenSigns:
         return cls(bits, np.concatenate([[0], np.cumsum(token_counts)]))
 
     def similarities(self, texts: Self) -> np.ndarray:
-        """Return the late-interaction score of each of n texts for a query: the tokens of this one.
+        """Return the late-interaction score of n texts, for the tokens of this object as query.
+
+        For each query token, the most similar token of the text counts. The score is their mean.
 
         A query token without any positive component is ignored. If all are ignored, scores are 0.
 

@@ -108,7 +108,7 @@ def is_variant(system: str) -> bool:
 
 
 def count_trainings(scores: SystemScores) -> int:
-    """Return the number of trainings whose mean the scores are; 0 for an untrained system."""
+    """Return how many trainings of a system its scores average over; 0 for an untrained system."""
     # A variant R.NAME is another search of the system R.
     system, _, _ = scores.system.partition(".")
     if system in UNTRAINED_SYSTEMS:
@@ -187,7 +187,8 @@ def _cells(
         training_counts = [count_trainings(system), count_trainings(reference)]
         reference_runs = reference.runs(metrics)
 
-    # Values (queries, metrics), and the smallest number of trainings of a trained system.
+    # The scores (queries, metrics). The interval covers variance over trainings only if each
+    # trained system was trained often enough.
     values = np.ascontiguousarray(table[metrics].to_numpy())
     trainings = min((count for count in training_counts if count > 0), default=0)
     if trainings >= MIN_SEEDS and len(values) >= MIN_BOOTSTRAP_QUERIES:
@@ -216,7 +217,7 @@ def _cells(
 
 def _round(value: float) -> float:
     """Round a score for the report."""
-    # Adding 0 turns -0.0 into 0.0.
+    # Adding 0 turns a rounded -0.0 into 0.0, which reads better in a report.
     return round(float(value), SCORE_DECIMALS) + 0.0
 
 

@@ -81,7 +81,7 @@ class Verdict:
 
     @property
     def statements(self) -> tuple[str, ...]:
-        """The reasons, and then the findings that do not decide."""
+        """The reasons of the decision, followed by the findings, which did not influence it."""
         return (*self.reasons, *self.findings)
 
 
@@ -254,7 +254,7 @@ def _average_by_document(scores: SystemScores, targets: Mapping[str, str]) -> Sy
 
 
 def _name_group(group: str, differences: dict[str, PairedDifference]) -> list[PairedDifference]:
-    """Return differences whose metrics name the group of documents that was compared."""
+    """Add the compared group to the metric of each difference, as in "(new documents)"."""
     return [
         replace(row, metric=f"{row.metric} ({group} documents)") for row in differences.values()
     ]
@@ -263,7 +263,10 @@ def _name_group(group: str, differences: dict[str, PairedDifference]) -> list[Pa
 def _by_training_documents(
     challenger: SystemScores, champion: SystemScores, settings: PromotionSettings, seed: int
 ) -> dict[str, tuple[PairedDifference, ...]]:
-    """Return the differences on two groups of queries; see `Verdict.by_training_documents`."""
+    """Compare challenger and champion on queries that training may have memorised, and on others.
+
+    See `Verdict.by_training_documents` for the two groups.
+    """
     groups = {}
     for name, challenger_scores in challenger.by_training_documents().items():
         champion_scores = champion.restrict_to(challenger_scores.values.index)
@@ -279,7 +282,7 @@ def _paired_differences_of(
     settings: PromotionSettings,
     seed: int,
 ) -> dict[str, PairedDifference]:
-    """Compare challenger and champion on some queries; see `_paired_differences`."""
+    """Compare challenger and champion on the given queries only; see `_paired_differences`."""
     return _paired_differences(
         challenger.restrict_to(queries), champion.restrict_to(queries), settings, seed
     )

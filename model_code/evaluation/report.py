@@ -35,7 +35,7 @@ def summary_sentence(comparison: Mapping[str, Any]) -> str:
     limits = []
     if not comparison["queries"]:
         limits.append(UNJUDGED)
-    # Several systems may have been left out for the same reason.
+    # Several systems may have been left out for the same reason, which is stated once.
     limits.extend(dict.fromkeys(comparison.get("left_out", {}).values()))
     sentences = [f"{limit[0].upper()}{limit[1:]}." for limit in limits]
 
@@ -176,7 +176,7 @@ def examples_table(comparison: Mapping[str, Any], outcome: str) -> pd.DataFrame:
 
     Args:
         comparison: Content of `comparison.json`.
-        outcome: "won" or "lost".
+        outcome: "won" for queries on which the best system is better, "lost" for the others.
     """
     examples = comparison["examples"]
     names = [examples["system"], examples["reference"]]
@@ -255,7 +255,7 @@ def render_page(
     paragraphs = "\n".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
     encoded = base64.b64encode(picture).decode()
     sections = []
-    # By default, pandas shortens long cells.
+    # By default, pandas would shorten long texts in cells.
     with pd.option_context("display.max_colwidth", None):
         for name, table in tables.items():
             html = table.to_html(index=False, border=0)

@@ -51,7 +51,7 @@ class SystemScores:
     asked_in_training: frozenset[str] = frozenset()
 
     def runs(self, metrics: Sequence[str]) -> np.ndarray:
-        """Return the scores of each training, (seeds, queries, metrics)."""
+        """Return the scores of each training of the system, (trainings, queries, metrics)."""
         tables = self.seeds or (self.values,)
         return np.stack([table[list(metrics)].to_numpy() for table in tables])
 

@@ -117,7 +117,8 @@ def interval_of_means(
     if len(values) >= MIN_BOOTSTRAP_QUERIES:
         return bootstrap_interval(values, samples, confidence, seed)
 
-    # Hoeffding's interval of values in a range of length 1 is scaled to the range of the values.
+    # Hoeffding's interval holds for values in a range of length 1. It is scaled to the actual
+    # range.
     mean = values.mean(axis=0)
     unit_half_width = math.sqrt(math.log(2 / (1 - confidence)) / (2 * len(values)))
     half_width = (1 - lowest) * unit_half_width
@@ -188,7 +189,7 @@ def interval_over_seeds(
     # The estimate must not be smaller than the variance over queries alone, in spite of the
     # subtraction.
     variance = np.maximum(variance, query_variance)
-    # Equal values have no variance: then the degrees of freedom do not matter.
+    # If all values are equal, the variance is 0. The tiny number then only avoids a division by 0.
     freedom = variance**2 / np.maximum(squares, np.finfo(float).tiny)
     freedom = np.maximum(freedom, 1.0)
     half_width = stats.t.ppf((1 + confidence) / 2, freedom) * np.sqrt(variance)
@@ -228,13 +229,13 @@ def paired_randomisation_test(differences: np.ndarray, permutations: int, seed: 
     """
     queries = len(differences)
     observed = np.abs(differences.sum(axis=0))
-    # A small tolerance is needed, because rounding may change equal sums.
+    # Rounding may change sums that are equal, so the threshold is a little lower.
     thresholds = observed - 1e-12 * np.abs(differences).sum(axis=0)
 
     # Numbers of 63 bits and more do not fit into int64.
     can_enumerate = queries < 63 and 2**queries <= permutations
     if can_enumerate:
-        # Row i has the bits of the number i.
+        # Enumerate all sign patterns: row i holds the bits of the number i.
         patterns = np.arange(2**queries)[:, None] >> np.arange(queries) & 1
         return _count_reached(patterns, differences, thresholds) / 2**queries
 
@@ -261,7 +262,9 @@ def _count_reached(
 
 
 def _block_sizes(rows: int, columns: int) -> Iterator[int]:
-    """Yield the numbers of rows into which a table of random numbers is cut, to bound its memory.
+    """Yield the number of rows of each block of a large table, which is processed in blocks.
+
+    A block has at most `MAX_BLOCK_NUMBERS` numbers, so that little memory is needed.
 
     Args:
         rows: Number of rows of the whole table.

@@ -80,8 +80,8 @@ def cluster_bottom_up(vectors: torch.Tensor, sizes: list[int], kmeans: KMeans) -
         kmeans: The clustering algorithm.
     """
     centroids: list[torch.Tensor] = []
-    # One entry per level, the highest first: the cluster on this level of each node of the level
-    # below. The last entry has the cluster of each passage.
+    # One entry per level, the highest level first. It holds the parent on this level of each node
+    # one level below. The last entry holds the cluster of each passage.
     parents_below: list[torch.Tensor] = []
     for size in reversed(sizes):
         clustering = kmeans.cluster(vectors, size)
@@ -97,7 +97,10 @@ def cluster_bottom_up(vectors: torch.Tensor, sizes: list[int], kmeans: KMeans) -
 def number_nodes(
     centroids: list[torch.Tensor], parents: list[torch.Tensor], leaves: torch.Tensor
 ) -> Hierarchy:
-    """Renumber the nodes of each level by their parents, and siblings by descending size.
+    """Number the nodes of each level so that siblings follow each other, the largest first.
+
+    K-means numbers clusters arbitrarily. In a `Hierarchy`, the children of a node have consecutive
+    numbers.
 
     Args:
         centroids: Centroids of levels 1 to depth, (K, H) each.
@@ -110,7 +113,7 @@ def number_nodes(
 
     new_centroids = []
     new_parents = []
-    # The new number of each node one level up; the root is number 0.
+    # New number of each node one level up. Above level 1 there is only the root, number 0.
     new_numbers = np.zeros(1, np.int32)
     for level_centroids, level_parents, passage_counts in zip(
         centroids, parent_arrays, sizes, strict=True

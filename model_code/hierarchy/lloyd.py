@@ -67,7 +67,7 @@ class Lloyd:
         self.labels = torch.full((len(vectors),), -1, device=vectors.device)
         self.score = vectors.new_full((len(vectors),), -torch.inf)
         self.rival = self.score.clone()
-        # Labels at the last update of the centroids.
+        # Labels when the centroids were last averaged, to tell which clusters changed since.
         self._averaged_labels = self.labels.clone()
 
     @property
@@ -245,7 +245,7 @@ class Lloyd:
         self.rival[farthest] = torch.inf
 
     def _block_limit(self, cpu_limit: int) -> int:
-        """Return the limit of a block on the device of the points."""
+        """Return the largest block on the device of the points: larger on a GPU than on a CPU."""
         if self.vectors.is_cuda:
             return cpu_limit * GPU_BLOCK_FACTOR
         return cpu_limit

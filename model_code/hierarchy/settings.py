@@ -9,7 +9,7 @@ from model_code.settings import Field, Settings, constant_field
 
 
 class HierarchySettings(Settings):
-    """The group `hierarchy` of `params.yaml`."""
+    """How the passages are clustered into a tree: the group `hierarchy` of `params.yaml`."""
 
     branching: int | None = Field(
         None,

@@ -43,7 +43,7 @@ MAX_WORD_LETTERS = 20
 # MIN_TEXTS_FOR_SHARES texts on, because shares of fewer texts are too coarse.
 MAX_CORPUS_SHARE = 0.2
 MIN_TEXTS_FOR_SHARES = 100
-# Weight up to which a word has no weight but a rounding error.
+# A weight up to this number is a rounding error and counts as 0.
 MIN_WEIGHT = 1e-9
 # Smallest confidence of a name; see `topic_names`.
 MIN_CONFIDENCE = 0.35
@@ -87,7 +87,7 @@ def topic_names(tree: Hierarchy, texts: Sequence[str]) -> list[list[str]]:
 
         names: list[str] = []
         for node, parent in enumerate(tree.parents[level - 1].tolist()):
-            # The root has no name.
+            # Nodes of level 1 have the root as parent, which has no name to take over.
             has_all_passages_of_parent = sizes[node] == parent_sizes[parent]
             if level > 1 and has_all_passages_of_parent:
                 names.append(names_by_level[-1][parent])
@@ -234,7 +234,7 @@ def _choose_distinct_words(ranked: Sequence[str]) -> list[str]:
     chosen: list[str] = []
     used_parts: set[str] = set()
     for word in ranked:
-        # The parts of a word by which it is compared with others.
+        # Words are similar if they share a part: the first letters, or a character of a pair.
         parts = set(word) if _may_pair(word) else {word[:STEM_PREFIX_LETTERS]}
         if parts.isdisjoint(used_parts):
             chosen.append(word)

@@ -102,7 +102,8 @@ class Hierarchy:
             level: Level of the node, 1 to `depth`.
             node: Number of the node within its level.
         """
-        # The leaf nodes below a node are consecutive, because each column ascends.
+        # The leaf nodes below a node are consecutive, because nodes are ordered by their parents.
+        # So a binary search finds the first and the last one.
         first_leaf, end_leaf = np.searchsorted(self._ancestors[:, level - 1], [node, node + 1])
         return self.order[self._starts[first_leaf] : self._starts[end_leaf]]
 
@@ -175,7 +176,8 @@ class Hierarchy:
     @cached_property
     def _ancestors(self) -> np.ndarray:
         """The path of each leaf node, (K_depth, depth) int32, with every column ascending."""
-        # The leaf nodes themselves, then their parents, and so on up to level 1.
+        # One column per level: the leaf nodes themselves, then their parents, and so on up to level
+        # 1.
         columns = [np.arange(len(self.parents[-1]), dtype=np.int32)]
         for level in range(self.depth - 1, 0, -1):
             parents_of_level_below = self.parents[level]

@@ -70,10 +70,10 @@ class Added:
     Attributes:
         id: Id of the document.
         vector: Vector (H,) float32 of the document, as stored.
-        status: FITS if no constraint is broken, else COMPROMISE.
-        broken: Number of broken constraints, margins apart. A constraint is broken if the new
-            document does not win its own query, or wins the query of an older document.
-        solution: Result of the solver.
+        status: FITS if no constraint (see `broken`) is broken, else COMPROMISE.
+        broken: Number of broken constraints. A constraint is broken if the new document does not
+            win its own query, or wins the query of an older document. Margins do not count.
+        solution: The solver's result, with the vector in float64 and the constraints that mattered.
     """
 
     id: str
@@ -84,13 +84,15 @@ class Added:
 
 
 class Guess(NamedTuple):
-    """An approximate solution of a document, from one round of the solver.
+    """An approximate vector of a new document, from one round of the solver.
+
+    Each older document sets a constraint: the new one must not win its query, a row of Z.
 
     Attributes:
-        members: Working set: sorted rows of Z whose constraints were considered, shape (k,).
+        members: Working set: rows of Z whose constraints were considered, sorted, shape (k,).
         vector: Vector near the solution, shape (H,), float64.
-        needs_pass: Whether many rows outside of the working set may be violated. Another pass over
-            Z is then worth its time.
+        needs_pass: Whether the vector may violate many constraints outside of the working set.
+            Scoring all rows of Z with it is then worth its time.
     """
 
     members: np.ndarray
@@ -154,7 +156,7 @@ class IncDsiAdder:
             SettingsError: If a vector holds a number that is not finite.
         """
         self._check_new(documents)
-        # A pass computes one score for each document of the chunk and each one of the state.
+        # A pass scores each document of the chunk with each document of the collection.
         max_documents = MAX_BATCH_SCORES // max(1, len(self.state))
         chunk_size = max(1, min(MAX_BATCH_DOCUMENTS, max_documents))
         added: list[Added] = []
@@ -172,9 +174,10 @@ class IncDsiAdder:
         self.state.delete(np.unique(rows).astype(np.int64))
 
     def _add_chunk(self, documents: Sequence[NewDocument]) -> list[Added]:
-        """Add documents, with common passes over V and Z.
+        """Add documents whose scores are computed together, which is faster than one by one.
 
-        A pass scores all rows of a matrix. One reading of the matrix scores them for all documents.
+        A pass scores all rows of a matrix: V holds the vectors of older documents, and Z their
+        queries. One reading of the matrix serves the passes of all documents.
         """
         queries = np.stack([mean_query(document.queries) for document in documents])
         rivals = [Rivals(self.state, scan) for scan in self.state.vectors.scan(queries)]
@@ -191,7 +194,9 @@ class IncDsiAdder:
     def _shared_starts(
         self, documents: Sequence[NewDocument], rivals: Sequence[Rivals]
     ) -> list[Start]:
-        """Prepare the start of `solve` for each document of a batch, with two passes over Z.
+        """Prepare the start of `solve` for each document of a batch, in at most two passes over Z.
+
+        Z holds the query of each older document. A pass scores all its rows with one vector.
 
         A start holds a working set, the rows of Z whose constraints the solver considers first. It
         also holds a pass over Z with a guess of the vector. The guesses are made in two rounds:
@@ -224,9 +229,9 @@ class IncDsiAdder:
         return starts
 
     def _with_passes(self, starts: Sequence[Start], vectors: Sequence[np.ndarray]) -> list[Start]:
-        """Score Z with a vector for each start, and return the starts with these passes.
+        """Score all queries of older documents with a vector per start, and keep the scores in it.
 
-        All passes need only one reading of Z.
+        The queries are the rows of Z, which is read once for all vectors.
         """
         if not vectors:
             return []
@@ -236,11 +241,11 @@ class IncDsiAdder:
     def _guess_all(
         self, documents: Sequence[NewDocument], rivals: Sequence[Rivals], starts: Sequence[Start]
     ) -> list[Guess]:
-        """Guess the vector of each document of a batch; see `guess_solution`.
+        """Guess the vector of each document of a batch, one after the other; see `guess_solution`.
 
-        For this, each guess is added to the state, so that the guesses after it take it into
-        account. The state is restored afterwards. The solver tests documents of the batch one by
-        one in any case, so their rows are left out of the working sets.
+        Each guess is added to the state for a while, so that the next guesses take it into account.
+        The state is restored afterwards. The solver tests documents of the batch one by one in any
+        case, so their rows are left out of the working sets.
         """
         count = len(self.state)
         guesses: list[Guess] = []
@@ -304,7 +309,9 @@ class IncDsiAdder:
 
 
 def guess_solution(objective: AdditionObjective, start: Start) -> Guess:
-    """Approximate the solution of a document by one round of the solver, without a new pass.
+    """Approximate the vector of a new document by one round of the solver.
+
+    The solver reads all queries Z of older documents in passes. A guess makes no new pass.
 
     Args:
         objective: Objective of the document.

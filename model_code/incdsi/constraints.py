@@ -87,7 +87,7 @@ class Constraints:
 
     @classmethod
     def empty(cls, dimension: int) -> Constraints:
-        """Return an object without constraints, for vectors of `dimension` values."""
+        """Return an empty list of constraints, whose vectors would have `dimension` values."""
         no_values = np.empty(0)
         no_vectors = np.empty((0, dimension), np.float32)
         return cls([], [], no_vectors, no_values, no_values, no_values, no_values)
@@ -115,7 +115,7 @@ class Constraints:
         )
 
     def select(self, rows: np.ndarray) -> Constraints:
-        """Return the constraints with given row numbers (k,)."""
+        """Return the constraints in the given rows (k,), in this order."""
         return Constraints(
             [self.document_ids[row] for row in rows.tolist()],
             [self.texts[row] for row in rows.tolist()],
@@ -130,6 +130,8 @@ class Constraints:
 @dataclass(frozen=True, eq=False)
 class PreparedConstraints:
     """Constraints with data that is computed once and used for every new document.
+
+    A constraint is a known query of an older document that a new document must not win.
 
     Attributes:
         constraints: The m constraints.
@@ -158,7 +160,7 @@ class PreparedConstraints:
         return cls(constraints, keys, counts, row_norms(constraints.vectors))
 
     def select(self, rows: np.ndarray) -> PreparedConstraints:
-        """Return the constraints with given row numbers (k,)."""
+        """Return the constraints in the given rows (k,), in this order."""
         counts = None if self.counts is None else self.counts.select(rows)
         keys = [self.keys[row] for row in rows.tolist()]
         return PreparedConstraints(self.constraints.select(rows), keys, counts, self.lengths[rows])
@@ -248,9 +250,10 @@ def cache_folder(manifest: Mapping[str, Any], folder: Path) -> Path:
 def find_constraints(
     score: FusedScore, known: Sequence[AnsweredQuery], encoding: Path
 ) -> Constraints:
-    """Score the known queries of the build, and return as constraints the ones that find.
+    """Return the known queries of the build that find their documents, as constraints.
 
-    A query finds if its document is among the first `FOUND_RANK` of the fused ranking.
+    A query finds its document if the fusion ranks it among the first `FOUND_RANK`. New documents
+    must not outrank the document for this query.
 
     Args:
         score: Fused score, with the base segment that holds the documents of the build.
@@ -287,7 +290,7 @@ def find_constraints(
 
 @dataclass(frozen=True)
 class OwnScore:
-    """Result of a document for a query that it answers.
+    """How a document ranks for a query that it is known to answer.
 
     Attributes:
         score: Fused score of the document.

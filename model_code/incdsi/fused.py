@@ -148,11 +148,11 @@ class KnownQueries:
             margin: Margin gamma2 in units of the fused score. It lowers the limits.
         """
         distance = vector_norm(vector - self.prior)
-        # `prior_products` are float32 products, whose rounding error is bounded as well.
+        # Allow for the rounding error of `prior_products`, which were computed in float32.
         rounding = float32_error(len(vector)) * vector_norm(self.prior)
         possible_rises = self.lengths * ((distance + rounding) * BOUND_ENLARGEMENT)
         allowed_rises = self.allowed_rises
-        # Without a margin, the subtraction would only take time.
+        # A margin of 0 would change nothing, and the subtraction takes time.
         if margin:
             allowed_rises = allowed_rises - margin * self.scales
         rows = np.flatnonzero(possible_rises > allowed_rises)
@@ -223,11 +223,11 @@ class FusedSolver:
             A record of each solved document.
         """
         self.arrivals = arrivals
-        # Rows of the segment in the order of the arrivals, and the arrival of each of them.
+        # The segment's rows in the order of the arrivals, and the number of each row's arrival.
         self.ordered_rows, self.row_documents = self._arrange_rows()
         # Position in `ordered_rows` at which each arrival begins.
         self.document_starts = np.flatnonzero(np.diff(self.row_documents, prepend=-1))
-        # Vectors of the ordered rows, and the position among them of each row of the segment.
+        # The vectors of these rows in this order, and the place of each row of the segment in it.
         self._ordered_vectors = self.vectors[self.ordered_rows].astype(np.float64)
         self._position_of_row = np.argsort(self.ordered_rows)
 
@@ -331,7 +331,8 @@ class _Batch:
             constraints_of_batch, keys, counts, row_norms(queries.vectors)
         )
 
-        # Join the constraints of earlier documents and of the batch. The mask says which apply.
+        # Join the constraints of earlier documents with those of the batch, and the masks that tell
+        # which constraints still apply.
         parts = [part for part, _ in self.solver.parts]
         masks = [is_live for _, is_live in self.solver.parts]
         parts.append(self.own)
@@ -392,7 +393,7 @@ class _Chunk:
         self.batch = batch
         self.numbers = batch.numbers[start:stop]
 
-        # The queries of the chunk, and the first query of each document among them.
+        # The queries of the chunk's documents, and the number of each document's first query.
         first = batch.first_queries[start]
         end = batch.first_queries[stop]
         self.queries = batch.queries.part(first, end)
@@ -406,14 +407,14 @@ class _Chunk:
             self.solver.bm25, self.queries, batch.owners[first:end]
         )
 
-        # Row of the segment of each document, which has one vector.
+        # The row of each document in the segment. A solved document has only one.
         self.rows = np.array([self._row_of(number) for number in self.numbers])
         # Products (c, m) of the c documents' encodings with the queries of the m constraints.
         self.prior_products = self.solver.vectors[self.rows] @ self.constraints.vectors.T
         self._score_words(first, end)
 
     def _row_of(self, number: int) -> int:
-        """Return the row of the segment with the only vector of an arrival."""
+        """Return the segment's row with the vector of a new document, which has only one vector."""
         (row,) = self.solver.ids.rows_of([self.solver.arrivals[number].document_id]).tolist()
         return int(row)
 
@@ -435,7 +436,8 @@ class _Chunk:
         if not shared_terms:
             return
 
-        # The last item belongs to the queries of the batch. A document's best row counts.
+        # The last item holds the terms of the queries of the batch. A document with several rows
+        # scores as its best row.
         chunk_terms = shared_terms[-1].select(first, end)
         row_scores = chunk_terms.scores(solver.ordered_rows)
         self.bm25 = np.maximum.reduceat(row_scores, solver.document_starts, axis=1)
@@ -486,8 +488,8 @@ class _Chunk:
                 dense_terms = np.concatenate([older.dense, earlier_terms])
             bm25 = np.concatenate([older.bm25, self.bm25[k, :number]])
 
-            # The document's own score leaves this query out of its words. All BM25 scores are
-            # divided by the largest one of the query.
+            # The new document would win its own query by a copy of its words, so its score leaves
+            # them out. The fusion divides BM25 scores by the query's largest one.
             own_bm25 = float(self.own_bm25[k])
             highest = float(max(bm25.max(initial=0.0), own_bm25))
             fused_scores = self.score.fuse(dense_terms, bm25, highest)
@@ -511,7 +513,7 @@ class _Chunk:
         )
 
     def _dense_terms(self, k: int, vectors: np.ndarray, starts: np.ndarray) -> np.ndarray:
-        """Return the dense terms of fused scores for some documents of the new segment.
+        """Return the encoder's part of the fused scores of some documents of the new segment.
 
         Args:
             k: Number of the query.
@@ -519,7 +521,7 @@ class _Chunk:
             starts: Position in `vectors` at which each document begins, shape (d,).
 
         Returns:
-            The dense term of each document's best vector, shape (d,), float64.
+            The part of each document's best vector, shape (d,), float64.
         """
         query = self.queries.vectors[k].astype(np.float64)
         products = row_dots(vectors, query)
@@ -540,7 +542,8 @@ class _Chunk:
         highest = np.maximum(constraints.highest_bm25, bm25)
         shares = self.score.bm25_weight * bm25 / np.maximum(highest, MIN_HIGHEST_BM25)
 
-        # The constraint is w_d (z.v - m) / deviation + share <= own score. It is solved for z.v.
+        # A constraint is w_d (z.v - mean) / deviation + share <= own score. Solved for z.v, it
+        # limits the inner product of the vector with the query z.
         scales = constraints.deviations / self.score.dense_weight
         limits = constraints.means + (constraints.own_scores - shares) * scales
         number = self.numbers[position]
@@ -601,7 +604,8 @@ class _Chunk:
             limit = float(known.limits[row])
             members.append(Member(known.document_ids[row], known.texts[row], limit))
 
-        # Without a margin, a violated constraint is an older document that is outranked.
+        # Count the older documents that the new one outranks. These are the constraints that are
+        # violated without a margin.
         outranked_before = len(known.violated(prior, margin=0.0))
         outranked_after = len(known.violated(solved_vector, margin=0.0))
         is_first_for_all = all(query.rank_after == 1 for query in queries)
@@ -623,7 +627,7 @@ class _Chunk:
         return self.score.dense_weight * centred / own.deviations + own.shares
 
     def _keep_queries(self, position: int, solved: SolvedDocument) -> None:
-        """Turn the queries that find a solved document into constraints of later documents."""
+        """Make the queries that find a solved document constraints, which protect it later."""
         first = self.first_own + self.first_queries[position]
         for offset, query in enumerate(solved.queries):
             if query.rank_after <= FOUND_RANK:
@@ -686,7 +690,7 @@ def make_problem(
     own_limits = -(own.best_rivals + settings.gamma1) + own.shares - own.means / own_scales
     own_weights = np.full(len(own.texts), settings.lambda1 / len(own.texts))
 
-    # Hinges of the constraints: h(s(z, v) - s_j + g2).
+    # Hinges of the constraints, h(s(z, v) - s_j + g2), which protect older documents.
     scales = known.scales[chosen]
     known_rows = np.asarray(known.vectors[chosen], np.float64) / scales[:, None]
     known_limits = known.limits[chosen] / scales - settings.gamma2

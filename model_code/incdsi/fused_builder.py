@@ -87,7 +87,7 @@ class FusedIncDsiBuilder(GenerationBuilder):
         super().__init__(live, retriever)
         self.settings = settings
         self.folder = folder
-        # Position of the last change of each document, by document id.
+        # Position of each document's last change, by document id: the order in which to solve them.
         self._order: dict[str, int] = {}
         # Hashes of the queries that documents are solved for, by document id. The texts of earned
         # queries are in the feedback.
@@ -119,7 +119,10 @@ class FusedIncDsiBuilder(GenerationBuilder):
         rewritten: Collection[str] = (),
         solve_for: Mapping[str, Collection[str]] = NO_QUERIES,
     ) -> ApplyResult:
-        """Make changes searchable; see `GenerationBuilder.apply`."""
+        """Make changes searchable, and solve the vectors of documents with queries.
+
+        See `GenerationBuilder.apply` for the arguments.
+        """
         self._order = {change.document_id: position for position, change in enumerate(changes)}
         self._solve_for = solve_for
         self._feedback = {}
@@ -185,9 +188,10 @@ class FusedIncDsiBuilder(GenerationBuilder):
         provenance: Mapping[str, Any],
         weights: Mapping[str, float] | None = None,
     ) -> Searcher:
-        """Build a generation.
+        """Build a generation, and keep its older segments at hand while its new one is written.
 
-        `_write_segment`, which is called meanwhile, reads the older segments of the generation.
+        `_write_segment` is called meanwhile. It needs the older documents, so that a solved
+        document does not win their queries.
         """
         for view in searcher.views:
             gone = removed.get(view.segment.number, frozenset())
@@ -195,7 +199,7 @@ class FusedIncDsiBuilder(GenerationBuilder):
         try:
             return super()._build(searcher, removed, puts, cursor, provenance, weights)
         finally:
-            # A view locks the folder of its segment, so that the folder cannot be deleted.
+            # Forget the older segments: a view locks the folder of its segment against deletion.
             self._existing = []
 
     def _write_segment(  # type: ignore[override]
@@ -243,8 +247,8 @@ class FusedIncDsiBuilder(GenerationBuilder):
     def _queries_to_solve_for(self, base: BaseSegment, document: Document) -> list[str]:
         """Return the texts of the queries that the vector of a document is solved for.
 
-        They are the queries of its row. If feedback asked for another vector, they are those of its
-        queries from the row, judgements and feedback that `apply` was called with.
+        Usually these are the queries of the row that added it. If `apply` was given other queries
+        for the document, because of feedback, it is solved for those.
         """
         document_id = document.document_id
         # Queries of the evaluation splits are left out, also if a row contains them. A vector that

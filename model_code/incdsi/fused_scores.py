@@ -96,11 +96,11 @@ class Competitors:
 
 @dataclass(frozen=True, eq=False)
 class ComponentSearch:
-    """Both components over the same segments.
+    """The two searches whose scores are fused, over the same segments.
 
     Attributes:
-        dense: The dense component.
-        bm25: BM25 with the statistics of the build; None without BM25.
+        dense: Search by vectors.
+        bm25: BM25 with the statistics of the build. None if the retriever has no BM25.
     """
 
     dense: DenseRetriever
@@ -108,10 +108,10 @@ class ComponentSearch:
 
 
 class FusedScore:
-    """The fused score s(q, d) of a retriever; see the module.
+    """The fused score s(q, d) of a retriever: a weighted sum of the scores of encoder and BM25.
 
-    The encoder, the statistics and the weights come from the build. So equal texts and vectors get
-    equal scores at any time.
+    The module states the formula. The encoder, the statistics and the weights come from the build.
+    So equal texts and vectors get equal scores at any time.
     """
 
     def __init__(self, base: BaseSegment) -> None:
@@ -127,8 +127,8 @@ class FusedScore:
         self.dense_weight = 1.0
         self.bm25_weight = 0.0
 
-        # A retune may have chosen other weights later. They are not used here, so that vectors that
-        # were solved before and after it compete on the same score.
+        # The weights are those of the build, even if others were chosen later on new judgements. So
+        # all vectors are solved for the same score, whenever they are solved.
         retriever = base.built
         if isinstance(retriever, FusedRetriever):
             weights = retriever.fusion.weights
@@ -250,7 +250,7 @@ class FusedScore:
         Returns:
             The competitors of each query.
         """
-        # The competitors of each query by ascending id, and their BM25 scores.
+        # For each query, the ids of its competitors, ascending, and their BM25 scores.
         unions: list[list[str]] = []
         bm25_scores: list[np.ndarray] = []
         rankings = search.dense.search_and_rerank(queries.vectors, CANDIDATES)
@@ -349,7 +349,7 @@ class TermCounts:
         return TermCounts(self.terms, self.counts[rows])
 
     def match(self, passages: PassageWeights) -> SharedTerms:
-        """Return the counts and weights of the terms that an index has as well."""
+        """Keep the terms that also occur in an index, with their weights in its passages."""
         numbers: list[int] = []
         columns: list[int] = []
         for number, term in enumerate(self.terms):

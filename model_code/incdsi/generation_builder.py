@@ -68,10 +68,10 @@ class IncDsiGenerationBuilder(GenerationBuilder):
         self.settings = settings
         self.folder = folder
         self._changes: list[Change] = []
-        # Records of the refined documents in the segment that is being written.
+        # Records of the documents that IncDSI solved in the segment that is being written.
         self._refined = RefinedDocuments()
-        # Number of a generation, and an adder whose state equals this generation. It saves loading
-        # the state for each call.
+        # The adder of the last call, with the number of the generation that its state equals. It is
+        # used again if this generation is still current, because loading a state takes long.
         self._adder_of_generation: tuple[int, IncDsiAdder] | None = None
         # Adder whose state equals the generation that is being built.
         self._new_adder: IncDsiAdder | None = None
@@ -85,7 +85,9 @@ class IncDsiGenerationBuilder(GenerationBuilder):
         rewritten: Collection[str] = (),
         solve_for: Mapping[str, Collection[str]] = NO_QUERIES,
     ) -> ApplyResult:
-        """Make changes searchable; see `GenerationBuilder.apply`.
+        """Make changes searchable, and solve the vectors of added documents by IncDSI.
+
+        See `GenerationBuilder.apply` for the arguments.
 
         Raises:
             SettingsError: If IncDSI cannot solve vectors of this retriever. Nothing is changed
@@ -121,7 +123,7 @@ class IncDsiGenerationBuilder(GenerationBuilder):
             The vectors to index, (n, H) float32.
         """
         adder = self._load_adder()
-        # The state changes below, so it no longer equals the current generation.
+        # The adder's state changes below, so the adder must not be used for this generation again.
         self._adder_of_generation = None
         lasting = single_rows(ids, vectors, queries)
         documents = new_documents(self.searcher, self.settings.spans, self._changes, lasting)
@@ -217,7 +219,7 @@ def state_steps(
         documents: Documents to add, by the position in `changes` of the change that puts them.
         state: State before the changes.
     """
-    # Whether the state will hold a document, for the documents of earlier changes.
+    # Whether the state will hold a document after the changes that were read so far.
     is_present: dict[str, bool] = {}
     for number, change in enumerate(changes):
         document_id = change.document_id

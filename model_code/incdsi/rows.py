@@ -69,7 +69,7 @@ class GrowingRows:
         self._stored = _with_room(rows, len(rows))
         self._count = len(rows)
         self._largest = 0.0
-        # `_largest` is the largest number of this many rows.
+        # Number of first rows that `_largest` has been compared with.
         self._compared = 0
 
     def __len__(self) -> int:
@@ -81,7 +81,7 @@ class GrowingRows:
         return self._stored[: self._count]
 
     def append(self, rows: np.ndarray) -> None:
-        """Append rows."""
+        """Append rows at the end, in a larger array if there is no room left."""
         needed = self._count + len(rows)
         if needed > len(self._stored):
             self._stored = _with_room(self.view, needed)
@@ -121,7 +121,7 @@ class GrowingRows:
         return self._largest
 
     def _rows_changed(self, first: int) -> None:
-        """Discard cached results that depend on the rows from `first` on."""
+        """Discard what is cached about the rows from `first` on, such as the largest number."""
         if first < self._compared:
             # The largest number may have been in a row that was deleted.
             self._largest = 0.0
@@ -199,7 +199,7 @@ def row_dots(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         b: Rows (n, H), or one vector (H,).
     """
     if len(a) <= CHUNK_ROWS:
-        # Rows that are float64 already are not copied.
+        # `copy=False` avoids a copy of rows that are float64 already.
         wide_a = a.astype(np.float64, copy=False)
         wide_b = b.astype(np.float64, copy=False)
         return (wide_a * wide_b).sum(axis=1)
@@ -284,7 +284,7 @@ class ScannedRows(GrowingRows):
     def __init__(self, rows: np.ndarray) -> None:
         super().__init__(rows)
         self._copy = Int8Rows(rows.shape[1])
-        # Number of vectors that were scored one by one since the int8 copy was extended.
+        # Number of scored vectors since the int8 copy last grew; see `SCANS_BEFORE_COPY`.
         self._scans = 0
 
     def scan(self, vectors: np.ndarray) -> list[ScanPass]:
@@ -400,7 +400,7 @@ class Int8Rows:
         # v/|v| with the padding of the codes, and x as a matrix (1, padded width).
         unit = np.pad(vector / norm, (0, codes.shape[1] - self.width))
         rounded = torch.from_numpy(unit.astype(np.float32)).bfloat16()[None]
-        # |v/|v| - x|
+        # The distance |v/|v| - x| between the unit vector and its bfloat16 copy.
         rounding = vector_norm(unit - rounded[0].double().numpy())
 
         products: list[torch.Tensor] = []
@@ -417,5 +417,5 @@ class Int8Rows:
         # multiplication by the scale and the norm.
         arithmetic = (1 + float32_error(self.width)) * (1 + BFLOAT16_ERROR) * (1 + 2.0**-20) - 1
         error = self.worst + (1 + self.worst) * (rounding + (1 + rounding) * arithmetic)
-        # The factor covers the rounding of this computation.
+        # The factor 1.01 covers the rounding errors of computing this bound itself.
         return scores, 1.01 * error

@@ -59,7 +59,8 @@ from model_code.incdsi.rows import (
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.state import IncDsiState
 
-# Number of rows in the first working set. These are the documents with the best scores.
+# Number of older documents whose constraints the solver considers first: the ones with the best
+# scores for the query of the new document.
 SEED_MEMBERS = 16
 
 # Violations below this share of the scores are rounding errors of float64, and count as 0.
@@ -74,14 +75,16 @@ FLOAT32_STORAGE_ERROR = 2.0**-23
 # Violations below this share of the scores are not reported as broken constraints.
 BROKEN_TOLERANCE = 1e-8
 
-# Number of violated rows that may join the working set in one round. If the working set has more
-# members already, as many rows as it has members may join, so that hard problems need few rounds.
+# Number of violated constraints that may join the working set in one round. A working set that is
+# larger than this may double, so that hard problems need few rounds.
 MEMBERS_PER_ROUND = 48
 
-# A pass over Z takes as long as testing this share of the rows of Z one by one.
+# Scoring all rows of Z, the queries of older documents, in one pass takes as long as testing this
+# share of them one by one.
 PASS_COST_SHARE = 1 / 32
 
-# Up to this number of suspects are tested one by one, even if a pass over a small Z were faster.
+# Suspects are rows that may be violated. Up to this number are tested one by one, even if a pass
+# over a small matrix were faster.
 MIN_SUSPECTS_FOR_PASS = 64
 
 # Smallest share of a Newton step that the line search tries. Shorter steps are lost in rounding.
@@ -135,7 +138,7 @@ class HingeProblem:
 
     @property
     def diagonal(self) -> np.ndarray:
-        """Diagonal D (m,) of the dual problem."""
+        """Diagonal D = lambda2 / weights (m,) of the dual problem, which `HingeProblem` states."""
         return self.lambda2 / self.weights
 
     def vector(self, multipliers: np.ndarray) -> np.ndarray:
@@ -163,24 +166,26 @@ class Rivals:
 
     Attributes:
         state: The existing documents.
-        scan: Pass over V with the query of the new document. Documents that were added after the
-            pass are scored one by one. The other documents must not change while this object is
-            in use.
+        scan: Scores of all documents for the query of the new one. Documents that were added later
+            are scored one by one. The others must not change while this object is in use.
     """
 
     state: IncDsiState
     scan: ScanPass
 
     def above(self, score: float) -> np.ndarray:
-        """Return all rows whose exact score may be above `score`.
+        """Return the rows of all documents whose exact score may be above `score`.
+
+        The scores of a pass are approximate, with a proven bound on their error.
 
         All other rows are proven to score at most `score`.
         """
         norms = self.state.vector_lengths.view
         scores = self.scan.scores
-        # A first bound uses the largest norm for all rows. It reads no norms, and leaves few rows.
+        # The error of a score grows with the norm of its row. A first test takes the largest norm
+        # for all rows, which is fast. Few rows are left for the test with their own norms.
         lowest = score - self.scan.uncertainty * self.state.vector_lengths.largest()
-        # Conversion to float32 may round up, so the next smaller number is taken.
+        # Rounding the threshold up would lose rows, so the next smaller float32 number is taken.
         lowest_float32 = np.nextafter(np.float32(lowest), np.float32(-np.inf))
         rows = np.flatnonzero(scores >= lowest_float32)
         rows = rows[scores[rows] + self.scan.uncertainty * norms[rows] > score]
@@ -195,19 +200,23 @@ class Rivals:
 
     @cached_property
     def _best_scanned(self) -> float:
-        """The best exact score of the documents that the pass scored; -inf without documents."""
+        """The best score of the documents in `scan`, computed in float64; -inf without documents.
+
+        The scores of the pass are approximate. Only the rows that may be the best by them are
+        scored again.
+        """
         scores = self.scan.scores
         if not len(scores):
             return -np.inf
         top = int(scores.argmax())
         norm = float(self.state.vector_lengths.view[top])
-        # The exact best score is at least this. So only rows that may reach it are scored again.
+        # The exact best score is at least this. Only rows that may reach it can be the best.
         lower_bound = float(scores[top]) - self.scan.uncertainty * norm
         rows = self.above(np.nextafter(lower_bound, -np.inf))
         return self._best_of(rows[rows < len(scores)])
 
     def _best_of(self, rows: np.ndarray) -> float:
-        """Return the best exact score of some rows (k,) of V; -inf without rows."""
+        """Return the best exact score of the documents in some rows (k,); -inf without rows."""
         scores = row_dots(self.state.vectors.view[rows], self.scan.vector)
         return float(scores.max(initial=-np.inf))
 
@@ -270,25 +279,31 @@ class AdditionObjective:
         return HingeProblem(hinges, limits, weights, self.prior, self.settings.lambda2)
 
     def limits(self, rows: np.ndarray) -> np.ndarray:
-        """Return the largest allowed scores s_j - gamma2 (k,) of v for the queries of `rows`."""
+        """Return the largest scores s_j - gamma2 (k,) that v may have for the queries of rows."""
         return self.state.own_scores.view[rows] - self.margin
 
     def suspects(self, scan: ScanPass, vector: np.ndarray) -> np.ndarray:
-        """Return all rows whose constraint a vector may violate, sorted.
+        """Return the rows of all older documents whose constraint a vector may violate, sorted.
+
+        The constraint z_j.v <= s_j - gamma2 keeps the new document from winning the query z_j of
+        document j.
 
         The vector is proven to meet the constraints of all other rows. The proof is the bound
         z_j.v <= z_j.u + |z_j| |v - u| with the vector u of the pass. The bound is enlarged by the
         error of the pass, and by the error of storing v in float32.
 
         Args:
-            scan: Pass over Z. All rows that were added after the pass are suspects.
+            scan: Scores of all queries z_j with a vector u near v. Rows that were added after this
+                pass are always returned.
             vector: Vector v (H,) to test.
         """
         state = self.state
         count = len(scan.scores)
         distance = vector_norm(vector - scan.vector) + scan.uncertainty
         distance += FLOAT32_STORAGE_ERROR * vector_norm(vector)
-        # A first bound uses the largest norm for all rows. It reads no norms, and leaves few rows.
+        # A score may rise by at most the row's norm times the distance. A first test takes the
+        # largest norm for all rows, which is fast. Few rows are left for the test with their own
+        # norms.
         largest_rise = state.query_lengths.largest() * distance * BOUND_ENLARGEMENT + self.margin
         rows = np.flatnonzero(scan.scores - state.own_scores.view[:count] > -largest_rise)
         highest_scores = scan.scores[rows] + state.query_lengths.view[rows] * distance
@@ -302,7 +317,7 @@ class AdditionObjective:
             rows: Rows (k,) to test. The test is exact, in float64.
             vector: Vector (H,) of the new document.
         """
-        # A cheap test in float32 leaves few rows.
+        # A cheap test in float32 rules most rows out. The exact test follows for the others.
         rows = self.state.may_exceed(rows, vector, self.limits(rows))
         excess = row_dots(self.state.queries.view[rows], vector) - self.limits(rows)
         violated = np.flatnonzero(excess > FLOAT64_TOLERANCE * self.scale(vector))
@@ -310,7 +325,7 @@ class AdditionObjective:
         return rows[violated[worst_first]]
 
     def broken(self, rows: np.ndarray, vector: np.ndarray) -> int:
-        """Count the documents that lose their query because of a vector (H,), margins apart.
+        """Count the documents that lose their query because of a vector (H,), without any margin.
 
         The new document loses its query if an existing document scores higher. An existing document
         loses its query if the new document scores higher.
@@ -329,19 +344,20 @@ class AdditionObjective:
         return int(lost)
 
     def scale(self, vector: np.ndarray) -> float:
-        """Return the size that scores of a vector (H,) can have. Tolerances are shares of it."""
+        """Return an upper bound on the scores of a vector (H,), of which tolerances are shares."""
         longest = max(vector_norm(self.query), self.state.query_lengths.largest())
         return longest * vector_norm(vector) + abs(self.own_limit)
 
 
 @dataclass(frozen=True)
 class Solution:
-    """The minimiser of an objective.
+    """The vector that minimises an objective, and what the solver found on the way.
 
     Attributes:
         vector: The minimiser (H,) float64.
-        members: Rows of the last working set, sorted.
-        passes: Number of passes over Z that were made for this document alone.
+        members: Rows of the documents whose constraints the solver considered in the end, sorted.
+        passes: Number of times that all queries of older documents were scored for this document
+            alone.
         suspects: All rows whose constraint the vector may violate, and all members, sorted. The
             vector is proven to meet all other constraints.
     """
@@ -357,8 +373,9 @@ class Start:
     """The data that `solve` starts from.
 
     Attributes:
-        members: Rows of the first working set, sorted.
-        scan: Pass over Z with a vector near the solution. None if no pass was made yet.
+        members: Rows of the documents whose constraints are considered first, sorted.
+        scan: Scores of all queries of older documents with a vector near the solution. None: not
+            computed yet.
     """
 
     members: np.ndarray
@@ -373,7 +390,8 @@ def solve(objective: AdditionObjective, start: Start) -> Solution:
 
     Args:
         objective: Objective of the new document.
-        start: First working set, and a pass over Z if one was made.
+        start: Constraints to consider first, and scores from which others are tested, if there are
+            any.
     """
     members = start.members
     scan = start.scan
@@ -422,7 +440,7 @@ def minimize_problem(
     stacked = np.vstack([problem.rows.T, np.diag(np.sqrt(problem.diagonal))])
     (padded_factor,) = qr(stacked, mode="r", overwrite_a=True, check_finite=False)
     factor = padded_factor[: len(problem.limits)]
-    # -b, so that nnls minimises |R x - target|.
+    # scipy's `nnls` minimises |R x - target| over x >= 0, so the target is -R'^-1 b. `pull` is -b.
     pull = problem.excesses(problem.prior)
     target = solve_triangular(factor, pull, trans=1, check_finite=False)
     multipliers, _ = nnls(factor, target)
@@ -495,7 +513,11 @@ def _minimize_charged(problem: HingeProblem, charged: np.ndarray) -> np.ndarray:
 
 
 def too_many_suspects(suspects: np.ndarray, objective: AdditionObjective) -> bool:
-    """Return whether a new pass over Z is cheaper than testing the suspects one by one."""
+    """Return whether scoring all rows again is cheaper than testing the suspects one by one.
+
+    Suspects are rows whose constraint the vector may violate. A pass with a nearer vector leaves
+    fewer of them.
+    """
     return len(suspects) > MIN_SUSPECTS_FOR_PASS + PASS_COST_SHARE * len(objective.state)
 
 
@@ -523,7 +545,8 @@ def _canonical_vector(
         The minimiser (H,).
     """
     active = multipliers > 0
-    # Beyond H hinges, the dual problem is singular, and Newton's step is computed instead.
+    # With more than H active hinges the dual problem is nearly singular. The minimum of the active
+    # hinges alone is then computed directly.
     if np.count_nonzero(active) > len(problem.prior):
         goal = _minimize_charged(problem, active)
         is_minimiser = np.array_equal(problem.excesses(goal) > 0, active)

@@ -133,7 +133,7 @@ class IncDsiState:
         for row in rows.tolist():
             del self._rows[self.ids[row]]
 
-        # The ids move in the same way as the rows.
+        # The last rows have filled the holes of the deleted ones, and the ids move with them.
         holes, fillers = hole_fillings(rows, len(self.ids))
         for hole, filler in zip(holes.tolist(), fillers.tolist(), strict=True):
             self.ids[hole] = self.ids[filler]
@@ -141,7 +141,7 @@ class IncDsiState:
         del self.ids[len(self.ids) - len(rows) :]
 
     def truncate(self, count: int) -> None:
-        """Keep the first `count` documents."""
+        """Delete all documents after the first `count`, to undo additions."""
         for growing in self._all_rows():
             growing.truncate(count)
         for key in self.ids[count:]:
@@ -149,7 +149,9 @@ class IncDsiState:
         del self.ids[count:]
 
     def may_exceed(self, rows: np.ndarray, vector: np.ndarray, scores: np.ndarray) -> np.ndarray:
-        """Return the rows whose query z_j may score at least a limit with a vector.
+        """Return those of some rows whose score z_j.v may reach the row's limit.
+
+        Row j holds the query z_j of an older document, and v is the vector of a new one.
 
         This float32 test is cheap. It proves for most rows that their score is below the limit, so
         that only the returned rows need a test in float64.

@@ -199,7 +199,9 @@ def query_vectors(
 def single_rows(
     ids: Sequence[str], vectors: np.ndarray, queries: Sequence[np.ndarray]
 ) -> dict[str, Encoded]:
-    """Select the documents that have exactly one row, and return their encodings by document id.
+    """Return the encodings of the documents with exactly one row, by document id.
+
+    IncDSI solves one vector per document, so it cannot handle the others.
 
     Args:
         ids: Document id of each row, (n,).
@@ -330,13 +332,13 @@ def load_state(searcher: Searcher, spans: int, folder: Path) -> IncDsiState:
     unit: float | None = None
     for view in searcher.views:
         index = view.segment.dense.index
-        # Rows of V and Z for the documents of the segment that have one vector.
+        # The vectors v and representative queries z of the documents with one vector.
         z_by_id = representatives(view.segment, spans, folder)
         row_of_id = {document_id: row for row, document_id in enumerate(index.document_ids)}
         v = index.vectors[[row_of_id[document_id] for document_id in z_by_id]]
         # The array of an empty list has no width, so the shape is taken from `v`.
         z = np.array(list(z_by_id.values()), np.float32).reshape(v.shape)
-        # The first view is that of the base segment.
+        # The first segment is that of the build, whose scores give the unit of margins.
         if unit is None:
             unit = deviation(v, z)
 

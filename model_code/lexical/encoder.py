@@ -99,7 +99,7 @@ def ridge_transform(pairs: Iterable[tuple[Tensor, Tensor]], ridge: float) -> Ten
     Returns:
         W, shape (D, H), float64.
     """
-    # The sums over all tokens of h h^T, (H, H), and of h e^T, (H, D).
+    # Sums over all tokens: `gram` of h h^T, (H, H), and `cross` of h e^T, (H, D).
     gram: Tensor | None = None
     cross: Tensor | None = None
     for hidden, rows in pairs:
@@ -462,7 +462,7 @@ class LexicalEncoder(TextModel):
         with torch.no_grad():
             logits = max_logits(tokens, mask, self.decoder, self.bias)
             own_tokens_first = features["input_ids"].to(self.device) if bag_first else None
-            # Only so many entries may have a weight.
+            # No more weights can be asked for than there are entries that are not blocked.
             k = min(k, self.open_entries)
             entries = top_entries(logits, self.blocked, k, own_tokens_first)
         chosen_logits = max_logits_at(tokens, mask, self.decoder, self.bias, entries)
@@ -524,9 +524,10 @@ class LexicalEncoder(TextModel):
         blocked = self.blocked.cpu().numpy()
 
         def encode_bags(features: Features, ids: list[list[int]]) -> list[Sparse]:
-            """Return the own tokens of each query of a batch, and their weights."""
+            """Return the tokens that each query of a batch contains, with learned weights."""
             bags = [own_tokens(row, blocked) for row in ids]
-            # Queries have different numbers of tokens. The padding is cut off again below.
+            # Pad the lists of tokens to one length, so that one call computes all weights. The
+            # padding is cut off again below.
             padded_bags = pad(bags, 0)["input_ids"].to(self.device)
             padded_weights = self.weights_at(features, padded_bags).cpu().numpy()
             results: list[Sparse] = []

@@ -101,7 +101,7 @@ class SemiParametricObjective(nn.Module):
         super().__init__()
         self.encoder = encoder
         self.top_k = top_k
-        # nn.Module has an attribute `training` already.
+        # The name `training` is taken: it is a flag of every `nn.Module`.
         self.training_settings = training
         self.hierarchy = None
         levels = 0
@@ -135,11 +135,13 @@ class SemiParametricObjective(nn.Module):
         self.scales.copy_(scales)
 
     def forward(self, batch: TrainingBatch) -> dict[str, Tensor]:
-        """Return the loss of a batch, and its parts for the training curve.
+        """Return the loss of a batch, and the means of its parts for the training curve.
 
         Returns:
-            Batch means: `loss`, which has a gradient; the terms `full`, `beta` and `alpha`; and
-            `hierarchy_1`, `hierarchy_2`, ... for the levels of the hierarchy.
+            Batch means by name. Only `loss` has a gradient. The terms of the semi-parametric loss
+            compare learned weights or 0/1 tokens: `full` weights with weights, `beta` the query's
+            weights with the passage's tokens, and `alpha` the reverse. `hierarchy_1`,
+            `hierarchy_2`, ... are the losses of the hierarchy's levels.
         """
         settings = self.training_settings
         queries = self._views(batch.queries)
@@ -270,6 +272,6 @@ class LexicalTrainer(Trainer):
         )
         rankings = []
         for hits in search.search(dev.queries, dev.depth):
-            # `int` removes the leading zeros that `_dev_tokens` writes.
+            # Document ids are padded numbers here, and `dev` expects them without leading zeros.
             rankings.append([(str(int(name)), score) for name, score in hits])
         return dev.mean(rankings)

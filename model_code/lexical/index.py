@@ -67,7 +67,8 @@ TEXTS = "passages.json"
 PRECISION = "float16"
 """Number format of stored weights. It has three significant digits."""
 
-# Name of the search variant in which known queries do not count.
+# Name of the variant that searches without the tokens of queries that documents are known to
+# answer.
 WITHOUT_KNOWN = "without_known"
 
 NO_KNOWN_QUERIES: Mapping[str, Sequence[KnownQuery]] = MappingProxyType({})
@@ -102,7 +103,7 @@ class EmbeddingIndex(SparseIndex):
     def __init__(
         self, starts: np.ndarray, passages: np.ndarray, weights: np.ndarray, ids: IdMap
     ) -> None:
-        """Hold the arrays; see the attributes."""
+        """Keep the arrays of an index; see the attributes. `build` and `load` make them."""
         self.starts = starts
         self.passages = passages
         self.weights = weights
@@ -257,7 +258,7 @@ class PassagesOnTheFly:
     """
 
     def __init__(self, texts: Sequence[str], ids: IdMap, encoder: LexicalEncoder) -> None:
-        """Hold the passages; see the attributes."""
+        """Keep passages, whose embeddings are computed on demand; see the attributes."""
         self.texts = texts
         self.ids = ids
         self.encoder = encoder
@@ -277,7 +278,7 @@ class PassagesOnTheFly:
         return self._index([document_id]).best_passage(query, document_id)
 
     def matches(self, query: Sparse, document_id: str) -> list[tuple[int, float]]:
-        """Return the shares of the query's entries; see `EmbeddingIndex.matches`."""
+        """Return what each query entry adds to a document's score, as `EmbeddingIndex` does."""
         return self._index([document_id]).matches(query, document_id)
 
     def _index(self, documents: Collection[str]) -> EmbeddingIndex:
@@ -342,7 +343,7 @@ class LexicalSearch(Retriever[list[Sparse]]):
         fingerprint: str = "",
         known: KnownTokens | None = None,
     ) -> None:
-        """Combine an encoder with indexes; see the attributes."""
+        """Combine an encoder with the indexes that its searches read; see the attributes."""
         self.encoder = encoder
         self.tokens = tokens
         self.known = known
@@ -408,7 +409,7 @@ class LexicalSearch(Retriever[list[Sparse]]):
     def with_indexes(
         self, tokens: TokenIndex, passages: Passages | None, known: KnownTokens | None = None
     ) -> Self:
-        """Return a search over these indexes, with the encoder and settings of this search."""
+        """Return a search with the encoder and settings of this one, over other indexes."""
         return type(self)(
             self.encoder, tokens, passages, self.main, self.rerank_depth, self.fingerprint, known
         )
@@ -489,8 +490,8 @@ class LexicalSearch(Retriever[list[Sparse]]):
     ) -> list[Ranking]:
         """Return the k best documents of each query.
 
-        For beta_rerank these are the candidates of beta, before they are ranked again. Documents
-        that share no entry with a query are left out.
+        The search beta_rerank ranks documents twice, first by their tokens. Its documents here are
+        those of the first ranking. Documents that share no entry with a query are left out.
         """
         index = self.scored_by if self.main in EMBEDDED else self.searched_tokens
         if isinstance(index, PassagesOnTheFly):
@@ -542,7 +543,8 @@ class LexicalSearch(Retriever[list[Sparse]]):
             index: Self, texts: Sequence[str], k: int, allowed: Collection[str] | None = None
         ) -> list[Ranking]:
             """Return the k best documents of each text by the main search of `index`."""
-            # Only these two searches do not read E(q) of the whole vocabulary.
+            # Searches share the weights of the whole vocabulary. These two need other weights:
+            # alpha the plain tokens, and beta_own those of the query's own tokens.
             if index.main in ("alpha", "beta_own"):
                 queries = index.encode_queries(texts)
             else:

@@ -63,7 +63,8 @@ class LexicalRetriever(LexicalSearch, IndexedRetriever[list[Sparse]]):
             folder: Folder to write to.
         """
         first, _ = parts[0]
-        # Each list has an item per passage. Those of indexes that do not exist stay empty.
+        # Collect each part for all kept passages. The list of a part that the indexes lack stays
+        # empty.
         bags: list[np.ndarray] = []
         known_bags: list[np.ndarray] = []
         ids: list[str] = []
@@ -142,6 +143,9 @@ def _with_changed_queries(segment: RetrieverSegment) -> RetrieverSegment:
 
 @lru_cache(maxsize=1)
 def _random_signs(size: int) -> np.ndarray:
-    """Return a random matrix of -1 and 1, (V, D) int8. It is always the same."""
+    """Return the matrix of a random projection: -1 and 1 at random, (V, D) int8.
+
+    Equal calls give equal matrices, so that all passages are projected alike.
+    """
     bits = np.random.default_rng(0).integers(0, 2, (size, PROJECTED_COMPONENTS), dtype=np.int8)
     return bits * np.int8(2) - np.int8(1)

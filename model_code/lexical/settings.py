@@ -9,7 +9,8 @@ from model_code.settings import Field, Settings, constant_field
 MainSearch = Literal["full", "alpha", "beta", "beta_own", "beta_rerank"]
 EMBEDDED: tuple[MainSearch, ...] = ("full", "alpha")
 """Searches that read the embeddings of all passages."""
-# Manifest key of a `KnownWords`: how known queries count. It is missing if they do not count.
+# Key in the manifest of an index for a `KnownWords`: how queries that a document is known to answer
+# count as its words. The key is missing if they do not count.
 KNOWN_WORDS = "known_words"
 
 

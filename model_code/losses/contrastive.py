@@ -92,7 +92,7 @@ def bidirectional_losses(
     """
     positives = to_documents.diagonal() + to_queries.diagonal()
 
-    # A score of -inf adds nothing to a softmax.
+    # Pairs are left out of a softmax by a score of -inf, which adds nothing to it.
     if contrast.relevant is not None:
         left_out = contrast.relevant.clone().fill_diagonal_(False)
         to_documents = to_documents.masked_fill(left_out, -torch.inf)

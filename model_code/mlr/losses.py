@@ -32,7 +32,7 @@ def layer_scores(queries: Tensor, documents: Tensor, temperature: float) -> Tens
     Returns:
         Scores, (B, D, m).
     """
-    # One product of matrices is faster than a batch of small ones.
+    # All layers are scored in one product of matrices, which is faster than one per document.
     products = queries @ documents.flatten(0, 1).T
     document_count, layer_count = documents.shape[:2]
     return products.view(len(queries), document_count, layer_count) / temperature
@@ -126,7 +126,7 @@ def self_contrastive_losses(
     negative_scores = best_layer_scores(queries, contrast.negatives, temperature)
     losses = bidirectional_losses(to_documents, last_scores, negative_scores, contrast)
 
-    # (B, m): the layers of each query's own document.
+    # The scores of the m layers of each query's own document, (B, m).
     positive_layers = scores.diagonal(dim1=0, dim2=1).T
     last_layer_losses = positive_layers.logsumexp(dim=1) - positive_layers[:, last]
     return losses + regulariser * last_layer_losses

@@ -119,14 +119,14 @@ class TokenBags:
         self._is_counted[special] = False
 
     def __call__(self, texts: Sequence[str]) -> Bags:
-        """Return the bag of each text."""
+        """Return the set of tokens that each text contains."""
         windows = []
         for start in range(0, len(texts), WINDOW):
             windows.append(self._bags(texts[start : start + WINDOW]))
         return Bags.joined(windows)
 
     def _bags(self, texts: Sequence[str]) -> Bags:
-        """Return the bags of a window of texts, without special and unknown tokens."""
+        """Return the tokens of some texts, which are tokenized together, without special ones."""
         if self._words is not None:
             tokens, lengths = self._words.tokens(texts)
         else:
@@ -201,8 +201,8 @@ class WordCache:
         if len(self._numbers) > MAX_CACHED_WORDS:
             self._clear()
 
-        # The numbers of the words of all texts, and the end of each text among them. Looking up a
-        # new word gives it the next number.
+        # `numbers` holds the words of all texts as numbers, and `ends` the end of each text in it.
+        # Looking up a new word gives it the next number.
         numbers: list[int] = []
         ends: list[int] = []
         number_of = self._numbers.__getitem__

@@ -279,12 +279,14 @@ def pack(tokens: np.ndarray, passages: np.ndarray, count: int) -> Packed:
 
 
 def _sums_before(sizes: np.ndarray) -> np.ndarray:
-    """Return the sum of all sizes before each size."""
+    """Return, for each size, the sum of all sizes before it: the starts of consecutive blocks."""
     return np.cumsum(sizes) - sizes
 
 
 class _PartialSums(NamedTuple):
-    """The sums of a batch of q queries without bitmaps, and the b bitmaps to add.
+    """The part of the sums of q queries from lists, and the b bitmaps that are added later.
+
+    The passages of a token are stored as a list (raw or split) or as a bitmap.
 
     Attributes:
         sums: Sums from raw and split lists, (q, N).
@@ -404,7 +406,7 @@ class Postings:
         return self._tokens[slots], passages
 
     def _sums_of_lists(self, batch: QueryBatch) -> _PartialSums:
-        """Return the part of `sums` from raw and split lists, and the bitmaps to add."""
+        """Return the part of `sums` from tokens stored as lists, and the bitmaps to add."""
         slots = self._tokens.searchsorted(batch.tokens)
         is_present = self._tokens[slots] == batch.tokens
         is_bitmap = self._is_bitmap[slots] & is_present
@@ -415,7 +417,8 @@ class Postings:
         counts = self._counts[slots[in_lists]]
         cells = np.concatenate([np.empty(0, np.uint16), *lists])
         if batch.size > 1:
-            # Positions in the flattened matrix of sums (q, N).
+            # Each passage of query i becomes a position in row i of the flat matrix of sums, (q,
+            # N).
             cells = cells + np.repeat(batch.owners[in_lists] * self.passages, counts)
 
         cell_count = batch.size * self.passages
