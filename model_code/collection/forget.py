@@ -52,7 +52,7 @@ class ForgetReport:
     remains: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        """Return the counts as one line."""
+        """Return how many documents, vectors and opinions changed, as one line."""
         if not self.documents and not self.solved_again and not self.opinions:
             return (
                 "no document knew the query, and nobody gave an opinion on it; from now on, no "

@@ -42,10 +42,10 @@ class BuiltCorpus:
     """A corpus in memory.
 
     Attributes:
-        tables: The tables by name, quarantine included.
+        tables: The tables by name, including the quarantine of refused rows.
         report: Counts of rows, splits and reasons.
         notes: Reading notes: parts of the source's files that were not read, or only by a guess.
-        known_queries: The known queries of the documents.
+        known_queries: Queries that documents are known to answer, from training qrels and rows.
     """
 
     tables: dict[str, pd.DataFrame]

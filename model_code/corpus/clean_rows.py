@@ -44,10 +44,11 @@ class CleanRows:
     """Rows of documents after cleaning.
 
     Attributes:
-        documents: The documents of the sound rows, in the order of the rows.
+        documents: The documents of the rows that were not refused, in the order of the rows.
         locations: The location of each document's row, such as `corpus.jsonl:17`.
         refused: The refused rows.
-        notes: The reading notes of the files of the sound rows.
+        notes: Statements about parts of the documents' files that were not read, or read by a
+            guess.
     """
 
     documents: tuple[Document, ...]
@@ -57,12 +58,12 @@ class CleanRows:
 
     @property
     def document_ids(self) -> list[str]:
-        """The id of each sound row."""
+        """Id of each document, in the order of the rows."""
         return [document.document_id for document in self.documents]
 
     @property
     def rejected(self) -> tuple[Rejection, ...]:
-        """The refused rows in the form that receipts and the ledger hold.
+        """The refused rows in the form in which the ledger records them.
 
         A row without a number is the only one of its file, so it counts as row 1.
         """
@@ -114,7 +115,7 @@ def clean_rows(
             column names of the project's source, or our names.
         settings: The limits of a document, and the column names of the project's source.
         source: Name of the source in the locations of plain values.
-        unique_ids: Whether to refuse a row that repeats the id of an earlier sound row. Builds
+        unique_ids: Whether to refuse a row that repeats the id of an earlier accepted row. Builds
             refuse it, because a repeated id is an error of the source. Additions accept both rows,
             and the last one counts.
 
@@ -159,10 +160,10 @@ def locate_rows(
 
 
 def _source_names(values: Mapping[str, Any], columns: ColumnSettings) -> dict[str, Any]:
-    """Return plain values with the column names of the source in place of our names.
+    """Return plain values with the column names of the source in place of Freshet's names.
 
-    A request may call the text `text`, for example, where the source calls it `body`. If one of our
-    names is also a column name of the source, its value stays in that column.
+    A request may call the text `text`, for example, where the source calls it `body`. If one of
+    Freshet's names is also a column name of the source, its value stays in that column.
     """
     values = dict(values)
     source_columns = columns.of("documents")

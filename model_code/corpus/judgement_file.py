@@ -194,7 +194,7 @@ class JudgedSource:
     """
 
     def __init__(self, source: Source, pairs: Iterable[JudgedPair]) -> None:
-        """Set the source and the own judgements."""
+        """Join a source and the project's own judgements. The tables are read later."""
         self.source = source
         self._by_question = judgements_by_question(pairs)
         # Id of each query by its case-folded text, and the ids of all documents. They are filled

@@ -21,7 +21,7 @@ from model_code.corpus.sources.readers import SUFFIXES, open_text, read_rows
 from model_code.corpus.sources.trec import read_topics
 from model_code.errors import FreshetError
 
-# For each of our names: the column names that are recognised in files, without regard to case.
+# Column names that are recognised in files, in any case, by Freshet's name of the column.
 COLUMN_NAMES: dict[str, tuple[str, ...]] = {
     "question": ("question", "query", "query_text", "text"),
     "document": ("document", "document_id", "document-id", "doc", "doc_id", "corpus-id", "path"),
@@ -59,7 +59,7 @@ class JudgementInput:
     """The judgements of a file or a BEIR folder.
 
     Attributes:
-        pairs: The judgements of the sound rows, in the order of the rows.
+        pairs: The judgements of the rows that were not refused, in the order of the rows.
         refused: The refused rows.
     """
 
@@ -212,7 +212,7 @@ def _find_columns(
 
 
 def _recognise(values: Mapping[str, Any], names: Sequence[str]) -> str | None:
-    """Return the column of a row that has the first of several names, in any case; None if none."""
+    """Return a row's column with the first of several names, in any case; None if it has none."""
     columns = {str(column).strip().casefold(): column for column in values}
     for name in names:
         if name in columns:

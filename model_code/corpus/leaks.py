@@ -31,8 +31,8 @@ def count_leaks(corpus: Corpus) -> dict[str, int]:
           near-duplicate of a document that training asks for.
         - "test_queries_equal_to_training": test queries that a training query repeats, apart from
           case and punctuation.
-        - "test_queries_similar_to_training": other test queries whose word Jaccard with a training
-          query is above .7.
+        - "test_queries_similar_to_training": other test queries that share most words with a
+          training query (Jaccard similarity above .7).
         - "test_queries_word_for_word": test queries that another, unjudged document contains word
           for word.
     """
@@ -111,7 +111,7 @@ def _documents_left_out(corpus: Corpus) -> set[str]:
 def _count_near_training(
     corpus: Corpus, qrels: dict[str, dict[str, int]], texts: dict[str, str]
 ) -> int:
-    """Return the number of test queries that training has nearly seen the answer of.
+    """Return the number of test queries whose answer training has seen in nearly the same form.
 
     Such a query has a relevant document that is a near-duplicate of one that training asks for.
 

@@ -47,10 +47,10 @@ class Qrels:
     Attributes:
         pairs: Relevance of each relevant pair of query id and document id.
         splits: Split of each query that has a relevant document, by query id.
-        not_relevant: Number of sound rows with a relevance of 0 or less.
+        not_relevant: Number of accepted rows with a relevance of 0 or less.
         judged_not_relevant: Ids of the documents that were judged not relevant, by query id.
-        repeated: Number of sound rows that repeat the pair of an earlier row.
-        outside_limit: Number of sound rows of documents that `corpus.limit` left out.
+        repeated: Number of accepted rows that repeat the pair of an earlier row.
+        outside_limit: Number of accepted rows of documents that `corpus.limit` left out.
     """
 
     pairs: dict[tuple[str, str], int]

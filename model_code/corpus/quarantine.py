@@ -36,7 +36,7 @@ class Quarantine:
         self.refused: list[RefusedRow] = []
 
     def admit(self, rows: Iterable[Row | RefusedRow], check: Callable[[Row], T]) -> Iterator[T]:
-        """Yield `check(row)` for each sound row, in order.
+        """Yield the result of `check(row)` for each row that is not refused, in order.
 
         A row is quarantined if it was refused before, if its values are nested too deep, or if
         `check` raises `RowError`.
@@ -70,7 +70,7 @@ class Quarantine:
         )
 
     def extend(self, table: Table, rows_read: int, refused: Sequence[RefusedRow]) -> None:
-        """Add the refused rows of a table that `clean_rows` cleaned, and its number of rows."""
+        """Add the refused rows of a table that was cleaned already, and its number of rows."""
         self.read[table] += rows_read
         self.refused.extend(refused)
 

@@ -55,8 +55,8 @@ class Row:
             `id, text, answers`, and qrels have `query_id, document_id, relevance, split`.
         location: Place in the source, usually NAME:NUMBER, such as `corpus.jsonl:17`.
         values: The values by our names. Columns that the source lacks are missing.
-        notes: The reading notes of the row's file. In a file of many rows, only the first row has
-            them.
+        notes: Statements about parts of the row's file that were not read, or read by a guess. In a
+            file of many rows, only the first row has them.
     """
 
     table: Table
@@ -72,7 +72,7 @@ class RefusedRow:
     Attributes:
         table: Table that the row belongs to.
         location: Place in the source, as in `Row`.
-        reason: Why it was refused, one of a closed vocabulary.
+        reason: Why it was refused: one of a fixed set of short reasons.
         detail: The exact fault.
         excerpt: The beginning of the row.
         record_id: Id of the record. If it is not valid, its printable text; None if it is missing.
@@ -95,7 +95,7 @@ class RefusedRow:
 
 @dataclass(frozen=True)
 class Rejection:
-    """A refused row in the form that receipts and the ledger hold.
+    """A refused row in the form in which the ledger records it.
 
     Attributes:
         row: Number of the row in its source, from 1.
@@ -204,7 +204,7 @@ def _add_query_values(
 def _add_relevance(
     values: dict[str, Any], source_values: Mapping[str, Any], columns: ColumnSettings
 ) -> None:
-    """Use a column `relevance` if the settings keep the default name `score` and it is missing.
+    """Use a column `relevance` if the settings keep the name `score` and there is no such column.
 
     A missing grade counts as 1. If the column were ignored, a grade of 0 in it would count as 1.
     """

@@ -185,7 +185,7 @@ class QuerySplitSettings(Settings):
     seed: int = constant_field(0, description="of the split")
 
     def check(self) -> None:
-        """Require that the shares leave queries to train on."""
+        """Require that the shares of test, dev and gate leave queries to train on."""
         shares = self.test_share + self.dev_share + self.gate_share
         require(shares < 1, "test_share + dev_share + gate_share must leave queries to train on")
 
@@ -221,7 +221,7 @@ SOURCES: dict[str, SourceKind] = {
     "ir_datasets": SourceKind("model_code.corpus.sources.ir_datasets:IrDatasetsSource"),
     "snapshot": SourceKind("model_code.corpus.sources.files:SnapshotSource"),
 }
-# The value of `corpus.source` that stands for the kind that `corpus.path` names.
+# Value of `corpus.source` with which the kind of the source is found from `corpus.path`.
 AUTO = "auto"
 _SOURCE_NAMES = (AUTO, *SOURCES)
 
@@ -295,7 +295,7 @@ class CorpusSettings(Settings):
         if self.source == "snapshot":
             return
 
-        # By key, the kinds of sources that read it.
+        # The kinds of sources that read each key of the settings, by key.
         readers: dict[str, list[str]] = {}
         for name, kind in sorted(SOURCES.items()):
             for key in kind.keys:

@@ -140,7 +140,7 @@ def with_source(document: Document, source: str, document_id: str) -> Document:
 def name_documents(rows: CleanRows, source: str) -> CleanRows:
     """Prefix the ids of a named source's rows with its name, as in the index.
 
-    A document is refused if its id becomes too long by this.
+    A document is refused if the prefix makes its id too long.
 
     Args:
         rows: Rows with the ids that the source gives them.

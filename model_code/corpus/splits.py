@@ -19,11 +19,11 @@ def split_queries(
 ) -> dict[str, str]:
     """Return the split of every query: the split of the source, or one that is drawn by hash.
 
-    Test queries are drawn one by one. Dev and gate are partly drawn by document: a share
-    `settings.by_document` of the documents has all its other queries in the same split. The reason
-    is a corpus with many queries per document. Most of its dev and gate queries would otherwise ask
-    for documents that training queries ask for, too. A retriever that only memorises these
-    documents would then score well.
+    Test queries are drawn one by one. Dev and gate are partly drawn by document: for a share
+    `settings.by_document` of the documents, all queries that are not in test are in the same split.
+    The reason is a corpus with many queries per document. Most of its dev and gate queries would
+    otherwise ask for documents that training queries ask for, too. A retriever that only memorises
+    these documents would then score well.
 
     If the source has a train split but no dev or gate split, dev and gate are drawn from train.
 

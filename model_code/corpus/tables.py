@@ -257,7 +257,7 @@ def _query_texts(corpus: Corpus) -> dict[str, str]:
 def _read_lists(
     queries: pd.DataFrame, column: str, query_ids: Collection[str]
 ) -> dict[str, list[str]]:
-    """Return the lists in an optional column, by the ids of those given queries that have one."""
+    """Return the texts in an optional column, by the id of each given query that has any."""
     if column not in queries:
         return {}
     rows = queries[queries["query_id"].isin(list(query_ids))].dropna(subset=column)

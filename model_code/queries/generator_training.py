@@ -46,9 +46,10 @@ from model_code.training.loop import (
 )
 from model_code.training.optimisation import adamw, make_accelerator, set_learning_rate
 
-# The label of padding, which is not predicted.
+# Label of the padding after a query, which the loss ignores.
 IGNORED = -100
-# The dev metric: the mean log-likelihood of held-out queries per token.
+# Name of the metric that chooses the best step: the mean log-likelihood of held-out queries per
+# token.
 METRIC = "log_likelihood"
 
 
@@ -162,7 +163,7 @@ def _best_section(sections: list[list[int]], query: list[int]) -> list[int]:
 
 
 class GeneratorTrainer(TrainingLoop):
-    """Trains a model in place.
+    """Trains a model that writes the queries of a document. The model is changed in place.
 
     `fit` leaves the model with the weights of the best evaluated step.
 
@@ -257,10 +258,10 @@ class GeneratorTrainer(TrainingLoop):
         """
         device = self.accelerator.device
         batch = {name: tensor.to(device) for name, tensor in self.tokens.batch(pairs).items()}
-        # (B, L)
+        # Token ids of the queries, (B, L).
         labels = batch.pop("labels")
         previous = self.trained.prepare_decoder_input_ids_from_labels(labels)
-        # (B, L, V)
+        # Score of each of the V tokens at each position, (B, L, V).
         logits = self.model(**batch, decoder_input_ids=previous).logits
         loss = torch.nn.functional.cross_entropy(
             logits.float().flatten(0, 1), labels.flatten(), ignore_index=IGNORED

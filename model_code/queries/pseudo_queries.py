@@ -49,7 +49,7 @@ MIN_SPAN_WORDS = 3
 
 
 class InverseCloze:
-    """Cuts spans out of documents at random places.
+    """Takes spans of words at random places of a document as queries for it.
 
     Args:
         kind: Name of the generator in the queries.

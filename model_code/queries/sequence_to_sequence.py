@@ -168,7 +168,7 @@ class SequenceToSequence:
 
         Args:
             settings: Name of the model.
-            trained: Folder of the model that is called "trained".
+            trained: Folder of the model that the stage `query_generator` has trained.
             device: Name of the device, see `EncoderSettings`.
 
         Raises:
@@ -275,7 +275,7 @@ class SequenceToSequence:
         section_ids = [sections[section] for section in needed]
         padded = self.tokenizer.pad({"input_ids": section_ids}, return_tensors="pt")
         padded = padded.to(self.model.device)
-        # (sections, tokens, hidden)
+        # Hidden states of the encoder, (sections, tokens, hidden).
         states = self.model.get_encoder()(
             input_ids=padded["input_ids"], attention_mask=padded["attention_mask"]
         ).last_hidden_state

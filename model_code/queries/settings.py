@@ -11,7 +11,8 @@ Generator = Literal["inverse_cloze", "sequence_to_sequence"]
 # output.
 TRAINED = "trained"
 TRAINED_FOLDER = "model"
-# The groups that the stage reads. Other keys of `pseudo_queries` do not run it again.
+# Groups of settings that the stage `query_generator` reads. If other keys of `pseudo_queries`
+# change, the stage does not run again.
 TRAINING_GROUP = "pseudo_queries.training"
 WRITING_GROUP = "pseudo_queries.sequence_to_sequence"
 
@@ -74,7 +75,7 @@ class ClozeSettings(Settings):
     )
 
     def check(self) -> None:
-        """Refuse an empty range."""
+        """Raise an error if the shortest span is longer than the longest."""
         require(
             self.min_words <= self.max_words,
             f"min_words {self.min_words} and max_words {self.max_words} are "

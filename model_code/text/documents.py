@@ -45,7 +45,7 @@ class Document:
     date: str | None = None
 
     def __post_init__(self) -> None:
-        """Check that the document can be named and found."""
+        """Raise an error if the id is empty, or if both title and text are."""
         if not self.document_id:
             raise SettingsError("a document needs an id, and this one's is empty")
         if not self.title and not self.text:
@@ -55,7 +55,7 @@ class Document:
 
     @classmethod
     def from_payload(cls, document_id: str, payload: Mapping[str, Any]) -> Document:
-        """Build a document from its id and its `payload`."""
+        """Build a document from its id and its `payload`, which holds all its other values."""
         return cls(
             document_id=document_id,
             title=payload["title"],

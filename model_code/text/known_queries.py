@@ -85,6 +85,8 @@ def normalize_query(text: str) -> str:
 def jaccard(left: frozenset[str], right: frozenset[str]) -> float:
     """Return the Jaccard similarity of two sets of words; 0 if both are empty.
 
+    It is the share of the common words among all words of both sets.
+
     >>> jaccard(frozenset({"sort", "list"}), frozenset({"sort", "table"}))
     0.3333333333333333
     """

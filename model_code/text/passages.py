@@ -255,10 +255,10 @@ class TextRules:
     The encoder also cuts each passage after `encoder.max_tokens` tokens.
 
     Attributes:
-        include_title: `encoder.include_title`.
-        words: `passages.words`.
-        stride: `passages.stride`.
-        cut: `passages.cut`.
+        include_title: Whether a passage begins with the title; the setting `encoder.include_title`.
+        words: Largest number of words of a passage; the setting `passages.words`.
+        stride: Words between the starts of two passages; the setting `passages.stride`.
+        cut: Where passages are cut; the setting `passages.cut`.
 
     >>> TextRules(include_title=True, words=2, stride=1).passages("T", "a b c")
     ['T a b', 'T b c']

@@ -195,7 +195,7 @@ class ConditionMatcher:
 
     @property
     def terms(self) -> list[str]:
-        """The terms that every document with these words has."""
+        """The terms, such as stems, that every document with these words has in a BM25 index."""
         return self._analyzer.whole_terms(self.condition.words)
 
     def meets(self, title: str, text: str) -> bool:

@@ -25,7 +25,7 @@ class PassageSettings(Settings):
     )
 
     def check(self) -> None:
-        """Refuse windows that skip text."""
+        """Raise an error if the windows of words would leave text out between them."""
         if self.words == 0:
             return
         require(

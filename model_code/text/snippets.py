@@ -210,7 +210,8 @@ def find_marks(
         if text[start:end].casefold() in unmarked_words:
             continue
         if marks and start < marks[-1][1]:
-            # Terms of scripts without spaces are pairs of characters, which overlap.
+            # Terms of scripts without spaces are pairs of characters. Marks of pairs that overlap
+            # are joined.
             previous_start, previous_end = marks[-1]
             marks[-1] = (previous_start, max(end, previous_end))
         else:

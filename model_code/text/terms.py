@@ -184,7 +184,7 @@ class _WordTerms(dict[str, tuple[str, ...]]):
         return tuple(terms)
 
     def stem(self, words: list[str]) -> list[str]:
-        """Return the stems of folded words of one script."""
+        """Return the stems of folded words, which must all be of one script."""
         if self.language is None or not words:
             return words
         return _stemmer(self._language_of(words[0]), 0).stemWords(words)

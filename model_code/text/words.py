@@ -174,7 +174,7 @@ def search_word_matches(text: str) -> Iterator[re.Match[str]]:
 
 
 def _search_word_pattern(text: str) -> re.Pattern[str]:
-    """Return the pattern of search words, which is much simpler for texts in ASCII."""
+    """Return the pattern that finds search words in a text. It is much simpler for ASCII."""
     if text.isascii():
         return ASCII_SEARCH_WORD
     return _search_word_pattern_with_signs()
@@ -252,7 +252,7 @@ def _character_ranges(codes: list[int]) -> str:
 
 
 def _word_pattern(text: str) -> re.Pattern[str]:
-    """Return the pattern of words, which is much simpler for texts of `LAST_SIMPLE_CHARACTER`."""
+    """Return the pattern that finds words in a text. It is much simpler without combining marks."""
     if max(text, default="") <= LAST_SIMPLE_CHARACTER:
         return SIMPLE_WORD
     return _word_pattern_with_marks()

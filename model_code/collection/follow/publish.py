@@ -76,7 +76,7 @@ class PublishReport:
     followers: tuple[FollowerRegistration, ...]
 
     def __str__(self) -> str:
-        """Return lines for the terminal."""
+        """Return the outcome, and how far each follower is behind, as lines of text."""
         verb = "now has" if self.is_new else "already had"
         lines = [
             f"{self.target} {verb} generation {self.head.generation} of {self.head.retriever} "

@@ -38,8 +38,8 @@ class NetChanges:
     ) -> NetChanges:
         """Compute the net effect of changes on the segments of a generation.
 
-        Only the last change of each document counts. A put of equal content, or the removal of a
-        document that does not exist, leaves the document "unchanged".
+        Only the last change of each document counts. If it adds equal content, or removes a
+        document that does not exist, the document is "unchanged".
 
         Args:
             changes: Changes in their order.
@@ -81,7 +81,7 @@ class NetChanges:
 
 
 def effective_changes(changes: Iterable[Change], views: Sequence[SegmentView]) -> list[Change]:
-    """Return the changes without those that have no effect, such as a put of equal content.
+    """Return the changes without those that have no effect, such as adding equal content again.
 
     Unlike `NetChanges`, the result keeps changes that a later change undoes or overwrites. IncDSI,
     which solves vectors so that queries find their documents, needs them. Such a vector depends on

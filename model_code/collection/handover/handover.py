@@ -73,7 +73,7 @@ class HandoverTarget:
         return hash_text("\0".join((self.engine, target, self.name)))[:KEY_CHARACTERS]
 
     def __str__(self) -> str:
-        """Return the target for a message."""
+        """Return the engine, its address and the collection as text for a message."""
         return f"{self.name!r} of {self.engine} at {self.target}"
 
 
@@ -125,7 +125,7 @@ class HandoverReport:
     unchanged: int
 
     def __str__(self) -> str:
-        """Return one line for the terminal."""
+        """Return how many documents changed in the engine's collection, as one line."""
         return (
             f"{self.target} equals generation {self.generation} of {self.retriever}: "
             f"{self.written:,} written, {self.deleted:,} deleted, {self.unchanged:,} unchanged"
@@ -322,7 +322,7 @@ def _write_record(path: Path, record: HandoverRecord) -> None:
 def _report(
     target: HandoverTarget, record: HandoverRecord, written: int, deleted: int
 ) -> HandoverReport:
-    """Return the report of a finished hand-over, given the numbers of its documents."""
+    """Return the report of a finished hand-over, given how many documents it wrote and deleted."""
     return HandoverReport(
         target=str(target),
         retriever=record.retriever,

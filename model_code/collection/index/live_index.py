@@ -635,8 +635,8 @@ class LiveIndex:
         if not reaches_end:
             return False
 
-        # The queries that a pending event solves each document for already. A later change of the
-        # document makes such an event void.
+        # Queries for which a pending event already solves the vector of each document. Such an
+        # event has no effect if a later event changes the document.
         last_changes: dict[str, Change] = {}
         recorded: dict[str, frozenset[str]] = {}
         for event in pending.events:
@@ -992,7 +992,8 @@ def collect_changes(
             change = _change_of(event)
             last_changes[document_id] = change
             changes.append(change)
-            # The vector of the new content is solved for the queries of its row.
+            # Earlier solve events have no effect now. The vector of the new content is solved for
+            # the queries of its row.
             solve_for.pop(document_id, None)
     return changes, solve_for
 

@@ -50,7 +50,9 @@ def read_reading_notes(project: Project) -> list[ReadingNote]:
 def update_reading_notes(
     project: Project, files: Iterable[str], notes: Iterable[ReadingNote]
 ) -> None:
-    """Replace all notes about some files.
+    """Replace all reading notes about some files.
+
+    A reading note states that a part of a file was not read, or was read by a guess.
 
     Args:
         project: The project.
@@ -80,7 +82,9 @@ def update_reading_notes(
 
 
 def replace_source_notes(project: Project, source: str, notes: Iterable[ReadingNote]) -> None:
-    """Replace all notes about the files of a source.
+    """Replace all reading notes about the files of a source.
+
+    A reading note states that a part of a file was not read, or was read by a guess.
 
     Args:
         project: The project.

@@ -136,7 +136,7 @@ class Ledger:
     def __init__(
         self, database: Database, retriever: str = "", audit: AuditLog | None = None
     ) -> None:
-        """Use an open database.
+        """Use an open database as the ledger of a project.
 
         Args:
             database: Database of the ledger.
@@ -598,9 +598,9 @@ class Ledger:
         detects another ledger, and an older copy of the right one, such as from a backup.
 
         Returns:
-            None if it does. "another log" if the position belongs to a ledger with another
-            identity. "an older copy of it" if this ledger does not have the event, or has another
-            event with the same id.
+            None if the position belongs to this ledger. "another log" if it belongs to a ledger
+            with another identity. "an older copy of it" if this ledger does not have the event, or
+            has another event with the same id.
         """
         if position.log is None:
             return None

@@ -373,7 +373,7 @@ class LedgerView:
         return self._select(events.c.document_id == document_id)
 
     def arrivals(self, first: int, last: int) -> list[Event]:
-        """Return the live puts from event `first` to `last`, oldest first.
+        """Return the events from `first` to `last` that put a document which is live, oldest first.
 
         The generation searches exactly these contents of these documents.
         """

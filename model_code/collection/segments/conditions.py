@@ -526,7 +526,7 @@ def _parse_entry(name: str, value: Any, depth: int) -> Condition:
         parts = tuple(_parse_object(member, depth + 1) for member in value)
         return All(parts) if name == "and" else AnyOf(parts)
     if name in ("and", "or") and isinstance(value, Mapping):
-        # A field may have this name, but then it is compared by an operator.
+        # A field may be called "and" or "or", but then an operator must compare it.
         require(
             not value.keys().isdisjoint(OPERATORS),
             f"{name} takes a list of filter objects; put the object into brackets",
@@ -756,7 +756,7 @@ def _normalize(text: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Return the first 80 characters of a value, for an error message."""
+    """Return the beginning of a value, at most 80 characters, for an error message."""
     if isinstance(value, str):
         return value[:80]
     return json.dumps(value, ensure_ascii=False, default=str)[:80]

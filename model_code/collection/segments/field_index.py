@@ -456,7 +456,8 @@ class FieldIndex:
             else:
                 positions = self.numbers[values.start : values.stop]
                 rounded_operand = _round_bound(operand, "number")
-            # Different numbers can be rounded to the same float64, so the value is compared, too.
+            # Different numbers can be rounded to the same float64, so the exact values are
+            # compared, too.
             for i in np.flatnonzero(positions == rounded_operand).tolist():
                 number = values.start + i
                 if key in self.value(number).keys:

@@ -175,7 +175,7 @@ def save_overrides(folder: Path, overrides: KnownOverrides) -> None:
 
 
 def load_overrides(folder: Path) -> dict[str, list[KnownQuery]]:
-    """Read the overrides that `save_overrides` wrote."""
+    """Read the changed known queries, by document id, that `save_overrides` wrote."""
     overrides: dict[str, list[KnownQuery]] = {}
     for document_id, rows in read_json(folder / KNOWN_OVERRIDES).items():
         overrides[document_id] = [query_from_row(row) for row in rows]

@@ -18,7 +18,7 @@ PLACEMENTS = "placements.safetensors"
 
 @dataclass(frozen=True, eq=False)
 class Placements:
-    """The nodes of n passages in a hierarchy.
+    """The nodes of n passages in a hierarchy, a tree of passage clusters.
 
     Attributes:
         paths: Node of each passage at each level, (n, depth) int32, from the root to the leaf.

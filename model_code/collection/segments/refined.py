@@ -14,14 +14,15 @@ import numpy as np
 
 from model_code.files import atomic_write, read_json, write_json
 
-# Files of a segment with the statuses, and with the vectors of the representative queries.
+# Files of a segment with the statuses of its documents, and with the query vector that stands for
+# each refined document.
 REFINED = "refined.json"
 REPRESENTATIVES = "refined.npy"
 
 
 @dataclass(frozen=True, eq=False)
 class RefinedDocuments:
-    """The refined documents of a segment.
+    """The refined documents of a segment, whose vectors IncDSI solved.
 
     Attributes:
         statuses: Name of a `Status` for each document of the segment, by document id.

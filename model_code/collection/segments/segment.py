@@ -484,8 +484,8 @@ def new_passages(
 def merge_segments(folder: Path, views: Sequence[SegmentView]) -> None:
     """Write a new segment with the live documents of several segments.
 
-    A segment is an immutable folder with an index of some documents. The removed ones are left out.
-    Vectors and all other data are copied, so that nothing is encoded again.
+    A segment is an immutable folder with an index of some documents. Removed documents are left
+    out. Vectors and all other data are copied, so that nothing is encoded again.
 
     Args:
         folder: Folder of the new segment.

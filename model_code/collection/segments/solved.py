@@ -32,7 +32,7 @@ class SolvedQuery:
         rank_before: Rank of the document with its encoding, from 1.
         rank_after: Rank of the document with its solved vector, from 1.
         limit: Fused score that the document should reach. It is the score of the best other
-            document, plus the margin.
+            document, plus a margin that the solver asks for.
     """
 
     text: str

@@ -306,7 +306,7 @@ def _location_of_path(project: Project, path: str, cwd: Path) -> str:
 
 
 def _location(settings: CorpusSettings, root: Path) -> str:
-    """Return the location of the source that settings describe. Its kind may be "auto"."""
+    """Return the location of the source that settings describe; their `source` may be "auto"."""
     if settings.path and (root / settings.path).exists():
         return _path_location(root / settings.path, root)
     return settings.hub.name or settings.path or settings.source

@@ -44,7 +44,7 @@ class SourceRenameReport(ChangeReport):
     judgements: int = 0
 
     def __str__(self) -> str:
-        """Return the counts as one line."""
+        """Return how many documents and judgements were renamed, as one line."""
         noun = "document" if self.renamed == 1 else "documents"
         line = (
             f"{self.renamed:,} {noun} renamed, with texts, known queries, feedback and "
@@ -196,7 +196,7 @@ def _renamed_documents(
 
 
 def _forget_files(index: LiveIndex, name: str) -> None:
-    """Delete the files and entries that syncs keep for a source with a name."""
+    """Delete what syncs keep of a named source: its memory, reading notes and last sync time."""
     label = source_label(name)
     memory_path(index.project, label).unlink(missing_ok=True)
     replace_source_notes(index.project, label, [])

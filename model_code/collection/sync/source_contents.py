@@ -183,7 +183,7 @@ def read_documents(
 
 
 def _read_unit(unit: SourceUnit, settings: CorpusSettings, source_name: str | None) -> CleanRows:
-    """Read and clean the rows of a unit.
+    """Read and clean the rows of a unit, a piece of a source such as a file.
 
     Documents of a named source get the ids that they have in the index, which begin with its name.
     """
@@ -219,7 +219,7 @@ def _reading_rules(settings: CorpusSettings) -> str:
 def _summarize(
     unit: SourceUnit, settings: CorpusSettings, source_name: str | None
 ) -> dict[str, Any]:
-    """Read a unit, and return its summary for the memory.
+    """Read a unit, a piece of a source such as a file, and return its summary.
 
     The entry of a document is [id, content hash, key of the title, key of the text, date of expiry
     or null]; see `_duplicate_key`.

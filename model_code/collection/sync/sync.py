@@ -392,7 +392,7 @@ def _make_report(
 def _record_changes(
     index: LiveIndex, report: SyncReport, documents: Sequence[Document], label: str
 ) -> list[Receipt]:
-    """Record the changes of a sync in the ledger, and return the receipts.
+    """Record the changes of a sync in the ledger, and return the results of recording them.
 
     Args:
         index: The live index.

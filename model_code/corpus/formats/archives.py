@@ -110,7 +110,7 @@ class Archive:
         except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:
             raise RowError("unreadable file", f"the part {name} is damaged: {error}") from None
         except RuntimeError:
-            # `zipfile` raises it for a part that is encrypted.
+            # `zipfile` raises this error for a part that is encrypted.
             raise RowError("unreadable file", "it needs a password") from None
 
     def check_all_xml(self, max_elements: int | None = MAX_XML_ELEMENTS) -> None:
@@ -128,7 +128,7 @@ class Archive:
     def find_damaged(
         self, names: Iterable[str], max_elements: int | None = MAX_XML_ELEMENTS
     ) -> list[str]:
-        """Return the XML parts that cannot be read.
+        """Return the names of the XML parts that cannot be read.
 
         Args:
             names: Names of the parts.
@@ -208,7 +208,7 @@ def parse_xml(data: bytes, name: str) -> Any:
 
 
 class _PartReader:
-    """Reads an XML part with expat, and collects its text without building a tree.
+    """Reads an XML part of an archive with expat, and collects its text without building a tree.
 
     Attributes:
         pieces: The text in pieces, such as paragraphs.

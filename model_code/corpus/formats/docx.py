@@ -101,7 +101,7 @@ def find_main_part(archive: Archive, default: str) -> str:
 
 
 def note_embedded_files(archive: Archive, extraction: Extraction) -> None:
-    """Note the files inside of a document, which are not read."""
+    """Add a remark about the files inside of a document, because they are not read."""
     for name in archive.names:
         folder, _, file_name = name.rpartition("/")
         is_in_embeddings = folder.endswith("/embeddings")

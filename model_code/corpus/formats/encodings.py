@@ -28,8 +28,8 @@ FALLBACK_ENCODING = "cp1252"
 # Name of UTF-8 in which some bytes are of another encoding.
 _DAMAGED_UTF8 = "UTF-8 with other bytes"
 
-# Least confidence of chardet with which its guess is used instead of the fallback. It is low,
-# because chardet is not confident about short texts.
+# chardet guesses the encoding of a text. Its guess is used from this confidence on, and the
+# fallback otherwise. The limit is low, because chardet is not confident about short texts.
 MIN_CONFIDENCE = 0.085
 
 # If the encoding cannot be guessed, a text with a larger share of bytes beyond ASCII is refused. In
@@ -144,7 +144,7 @@ def decode_text(data: bytes, declared: str | None = None) -> DecodedText:
         else:
             text = data.decode(encoding)
     except UnicodeDecodeError:
-        # Some bytes have no letter in the fallback. Latin-1 reads any byte.
+        # Some bytes have no letter in the fallback encoding, cp1252. Latin-1 reads any byte.
         encoding = "latin-1"
         is_guessed = True
         text = data.decode(encoding)
@@ -205,7 +205,7 @@ def _choose_encoding(data: bytes, declared: str | None) -> tuple[str, bool]:
 
 
 def _is_damaged_utf8(data: bytes) -> bool:
-    """Return whether bytes are UTF-8 but for a few, as in a log with lines of other programs."""
+    """Return whether only a few bytes are not UTF-8, as in a log with lines of other programs."""
     if _has_utf8_sequence(data):
         return True
     # A file that was cut inside of a letter is valid up to there.
@@ -232,9 +232,10 @@ codecs.register_error(_decode_other_bytes.__name__, _decode_other_bytes)
 
 
 def _require_decodable(data: bytes, encoding: str) -> str:
-    """Return the encoding that the mark of a file names, after a check of the whole file.
+    """Return the encoding that the byte order mark of a file names, after checking the whole file.
 
-    A program may append other bytes to a file with the mark of UTF-8. Its encoding is then guessed.
+    A program may append bytes of another encoding to a file that begins with the mark of UTF-8. The
+    encoding of such a file is guessed.
 
     Raises:
         RowError: If the file has bytes that the encoding does not have.
@@ -324,7 +325,7 @@ def _alphabet_candidates(sample: bytes) -> list[str]:
 
 
 def _looks_like_text(text: str) -> bool:
-    """Return whether a text has no control characters and at most one invalid one in a hundred."""
+    """Return whether a text has no control characters and at most 1 % invalid characters."""
     if not text:
         return False
     controls = sum(1 for character in text if character < " " and character not in "\t\n\r\f")
@@ -397,7 +398,7 @@ def _east_asian_utf16(sample: bytes) -> str | None:
 
 
 def _is_western(text: str) -> bool:
-    """Return whether a text in the fallback encoding has only letters of Western Europe.
+    """Return whether a text that was decoded by cp1252 has only letters of Western Europe.
 
     Detectors confuse a short Western text with several other encodings, so this check comes first.
     Text of another encoding would decode to rare letters, or to signs inside of words.

@@ -19,7 +19,7 @@ from model_code.corpus.reading_notes import NoteKind
 
 # Letters and digits. An underscore separates words, because Markdown emphasises with it.
 _WORD = re.compile(r"[^\W_]+")
-# Soft hyphens, and the signs that Markdown uses inside of words.
+# Characters that are no part of a word: soft hyphens, and signs that Markdown puts inside of words.
 _IGNORED = dict.fromkeys(map(ord, "\u00ad*`~[]"))
 
 

@@ -42,7 +42,7 @@ class FrontMatter:
 
     Attributes:
         values: The values by their keys.
-        text: The text behind the block.
+        text: The text after the block of values.
         remarks: What was wrong with the block.
     """
 
@@ -246,7 +246,7 @@ def _append_text(values: dict[str, Any], key: str, text: str) -> None:
 def _unquote(value: str) -> str:
     """Return a value without blanks and quotes around it."""
     value = value.strip()
-    # A quote that never closes is one of the common mistakes.
+    # A quote that never closes is a common mistake, so it is removed as well.
     if value[:1] in ("'", '"'):
         return value.strip(value[0])
     return value

@@ -152,7 +152,8 @@ def read_html(data: bytes) -> Extraction:
     decoded = decode_text(data, charset)
     markup = decoded.text
     if markup.lstrip().startswith("<?xml"):
-        # The parser knows HTML only, in which CDATA is a comment. Its text becomes plain text.
+        # The parser reads only HTML, in which a CDATA section is a comment. So the text of such a
+        # section is made plain text.
         markup = _CDATA.sub(lambda section: html.escape(section[1], quote=False), markup)
     extraction = read_markup(markup)
     extraction.all_text = list_page_text(decoded.text)
@@ -218,7 +219,7 @@ class _Page:
     """
 
     def __init__(self) -> None:
-        """Begin a page, before its first element."""
+        """Begin an empty page. The parser then delivers its elements."""
         self.pieces: list[str] = []
         self.title_pieces: list[str] = []
         self.left_out: list[str] = []
@@ -289,7 +290,8 @@ class _Page:
                 self._end_hidden(tag)
             return
 
-        # Pictures inside of a page have titles, too, but only the head has that of the page.
+        # Pictures inside of a page have titles, too, but only a title in the head is that of the
+        # page.
         is_page_title = tag == "title" and self._open_elements[-1:] == ["head"]
         is_outer_heading = tag in _HEADINGS and not self._is_inside_heading()
         if is_page_title:
@@ -299,7 +301,8 @@ class _Page:
         elif self._reading_at == depth:
             self._reading_at = None
         elif tag == "ruby":
-            # The base stays one word, and its reading follows it.
+            # The base text of a ruby element stays one word. Its reading, the pronunciation,
+            # follows it.
             self._write(f" {''.join(self._readings)} ")
             self._readings.clear()
         else:
@@ -312,7 +315,7 @@ class _Page:
         self._run.append(text)
 
     def close(self) -> None:
-        """End the page."""
+        """End the page, and render the text after its last element."""
         self._flush()
 
     def _flush(self) -> None:
@@ -382,7 +385,7 @@ class _Page:
         return False
 
     def _write(self, piece: str) -> None:
-        """Add a piece of text to the open reading, the open heading, or the text of the page."""
+        """Add a piece of text to the open ruby reading, the open heading, or the page's text."""
         if self._reading_at is not None:
             self._readings.append(piece.strip())
         elif self._heading is not None:
@@ -462,8 +465,9 @@ def _separator(tag: Any, is_start: bool) -> str:
     return ""
 
 
-# The crude list of text works on the source with regular expressions, and knows no structure. Its
-# patterns stop at the next tag or after a bounded number of attributes, so that no page takes long.
+# A crude list of all text shows whether the reader lost some. It is made from the source by regular
+# expressions, and knows no structure. The patterns stop at the next tag or after a bounded number
+# of attributes, so that no page takes long.
 _CODE_BEGIN = re.compile(r"<(script|style)\b[^<>]*>", re.I)
 _ALT = re.compile(r"<(?:img|area)\b[^<>]*?\balt\s*=\s*(?:\"([^\"]*)\"|'([^']*)')[^<>]*>", re.I)
 INLINE_TAG = re.compile(

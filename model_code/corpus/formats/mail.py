@@ -161,7 +161,7 @@ def _choose_form(forms: list[list[_PartText]]) -> list[_PartText]:
 
 
 def _part_text(part: EmailMessage, extraction: Extraction) -> _PartText:
-    """Return the text of a plain text or of a page."""
+    """Return the text of a part of a mail that is plain text or a page of HTML."""
     payload = part.get_payload(decode=True)
     data = payload if isinstance(payload, bytes) else b""
     try:

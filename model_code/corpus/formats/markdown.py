@@ -254,8 +254,8 @@ def _read_reference(state: StateBlock, start_line: int, end_line: int, silent: b
 def _skip_comment(state: StateBlock, start_line: int, end_line: int, silent: bool) -> bool:
     """Skip a comment, a script or a style sheet that begins a line and is closed.
 
-    This is a rule of the parser. It is closed if its closing mark ends a line. Scripts and style
-    sheets are kept in the environment of the parser, as text that is left out.
+    This is a rule of the parser. A comment is closed if its closing mark ends a line. Scripts and
+    style sheets are kept in the environment of the parser, as text that is left out.
 
     Args:
         state: State of the parser.
@@ -339,7 +339,8 @@ def _markup_tags(tags: Sequence[Token]) -> set[int]:
     return markup
 
 
-# The crude list of text works on the source with regular expressions, and knows no structure.
+# A crude list of all text shows whether the reader lost some. It is made from the source by regular
+# expressions, and knows no structure.
 _CODE_BLOCK = re.compile(r"^[ \t>]*(?:(?:[-*+]|\d+[.)])[ \t]+)*(?:```|~~~).*$", re.M)
 _LIST_MARK = re.compile(r"^[ \t>]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+)+", re.M)
 _DEFINITION = re.compile(

@@ -89,10 +89,10 @@ def _parse_cells(text: str) -> dict[str, Any] | None:
 
 
 def _output_texts(output: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the texts of an output, each with its crude list of text. Pictures have none.
+    """Yield the texts of an output, each with a list of all its text to check the reader.
 
-    An output often holds the same content in several forms. The first of Markdown, HTML and plain
-    text is read.
+    Pictures have no text. An output often holds the same content in several forms. The first of
+    Markdown, HTML and plain text is read.
     """
     if "text" in output:
         text = _joined(output["text"])

@@ -23,7 +23,7 @@ MAX_HEADING_LEVEL = 6
 _CORE_PROPERTIES = "docProps/core.xml"
 # Elements of OpenDocument with the alt text of a picture.
 _ALT_ELEMENTS = frozenset(("title", "desc"))
-# Names of the two properties in any of the formats.
+# Names of the properties for the title and for the date, in all formats.
 _TITLE = "title"
 _DATES = ("created", "creation-date", "date")
 
@@ -51,7 +51,7 @@ class ElementNames:
     alt_attributes: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
-# Word, PowerPoint and the drawings, diagrams and charts inside of any office document.
+# Names of Word, of PowerPoint, and of drawings, diagrams and charts in any office document.
 OOXML_NAMES = ElementNames(
     # `v` is a label of a chart, and `text` is a comment.
     text=frozenset(("t", "v", "text")),
@@ -85,7 +85,8 @@ OPEN_DOCUMENT_NAMES = ElementNames(
     replaced={"tab": "\t", "line-break": "\n", "s": " "},
 )
 
-# Elements that hold text, by which `list_text` makes the crude list of each family of formats.
+# Elements that hold text, by family of formats. From them `list_text` makes a crude list of all
+# text, which shows whether the reader lost some.
 OOXML_TEXT = TextNames(
     counted=OOXML_NAMES.text,
     skipped=OOXML_NAMES.skipped,
@@ -177,7 +178,7 @@ class _BlockReader:
         self._last_alt_text = ""
 
     def start(self, element: Any, name: str) -> None:
-        """Begin an element.
+        """Begin an element: open a paragraph, row or cell, or add the element's text.
 
         Args:
             element: The element.
@@ -204,13 +205,14 @@ class _BlockReader:
 
         for attribute_name in names.alt_attributes.get(name, ()):
             alt_text = (element.get(attribute_name) or "").strip()
-            # Word writes the alt text at the frame and at the picture inside.
+            # Word writes the alt text at the frame and again at the picture inside, which is left
+            # out.
             if alt_text and alt_text != self._last_alt_text:
                 self._last_alt_text = alt_text
                 self._add(f" {alt_text} ")
 
     def end(self, element: Any, name: str) -> None:
-        """End an element.
+        """End an element, and add the text of a finished paragraph, row or cell.
 
         Args:
             element: The element.
@@ -274,7 +276,7 @@ def read_core_properties(archive: Archive, extraction: Extraction) -> None:
 
 
 def read_properties(archive: Archive, part: str, extraction: Extraction) -> None:
-    """Set the title and the date from a part with properties."""
+    """Set the title and the date from the part of a document that holds its properties."""
     try:
         root = archive.parse(part)
     except UnsafeXmlError:

@@ -125,7 +125,8 @@ def _read_pages(reader: PdfReader) -> _Pages:
                 work += page_work
                 text = page.extract_text().strip()
         except Exception:
-            # Libraries raise errors of any kind for broken pages, and the others can be read.
+            # The library raises errors of any kind for a broken page. The other pages can still be
+            # read.
             pages.failed.append(number)
         pages.texts.append(text)
     return pages

@@ -22,7 +22,7 @@ _TEXT_PART = re.compile(
     r"ppt/(?:slides/slide|notesSlides/notesSlide|diagrams/data|charts/chart|comments/\w*omment)"
     r"[\w-]*\.xml"
 )
-# Ends of the types of relations to parts with text.
+# Endings of the relation types by which a slide names further parts with text, such as charts.
 _TEXT_RELATIONS = ("/diagramData", "/chart", "/comments")
 
 
@@ -35,7 +35,7 @@ def read_pptx(data: bytes) -> Extraction:
     from pptx import Presentation
 
     archive = Archive(data)
-    # The library parses every part, those without text as well.
+    # The library parses every part, even one without text, so all parts are checked first.
     archive.check_all_xml()
     text_parts = [name for name in archive.names if _TEXT_PART.fullmatch(name)]
     all_text = list_text(archive, text_parts, OOXML_TEXT)

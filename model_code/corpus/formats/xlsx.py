@@ -30,8 +30,8 @@ _SIDE_PART = re.compile(
     r"xl/(?:drawings/drawing|charts/chart|diagrams/data|threadedComments/threadedComment"
     r"|comments/?comment|comments)[\w-]*\.xml"
 )
-# The crude list holds only the strings of a workbook. Other values are left out, because a date is
-# stored as a number and would never match the text.
+# A crude list of all text shows whether the reader lost some. It holds only the strings of a
+# workbook, because a date is stored as a number and would never match the text.
 _STRING_TEXT = TextNames(
     counted=frozenset(("t",)), skipped=frozenset(("rPh",)), blocks=frozenset(("si", "is"))
 )

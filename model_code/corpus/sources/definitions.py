@@ -83,7 +83,7 @@ REFUSED_EVENTS = (
     "webbrowser.",
 )
 
-# Exceptions from `REFUSED_EVENTS`: events that sound modules cause while they are imported.
+# Exceptions from `REFUSED_EVENTS`: events that harmless modules cause while they are imported.
 ALLOWED_EVENTS = ("socket.__new__", "socket.gethostname")
 
 # Flags of `os.open` that allow to write a file.

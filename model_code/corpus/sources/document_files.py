@@ -105,7 +105,7 @@ TABLE_SUFFIXES: Mapping[str, str] = {
     ".parquet": _TABLE,
 }
 
-# Headings stand between empty lines, so a comment in code such as `# load` is none.
+# A heading stands between empty lines, so a comment in code such as `# load` is not taken for one.
 _FIRST_HEADING = re.compile(r"\s*# +([^\n]+)(?:\n[ \t]*\n|\s*\Z)")
 _MAIN_HEADING = re.compile(r"(?:\A|(?<=\n\n))# +([^\n]+)(?=\n\n|\s*\Z)")
 # A date in ISO order with "/" or "." in place of "-", such as 2024/05/01.

@@ -26,7 +26,7 @@ class _TableFile:
 
     Attributes:
         path: Path of the file.
-        key: Name of the file in the lock.
+        key: Name of the file in `corpus.lock.json`.
         name: Name of the file in the locations of its rows.
         split: Split of all judgements in the file; None if its rows state splits themselves.
     """

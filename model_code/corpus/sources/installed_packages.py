@@ -246,7 +246,7 @@ class InstalledPackagesSource:
 
     @cached_property
     def _queries(self) -> dict[str, Docstring]:
-        """The documents that have a query, by query id. Two tables need them."""
+        """The docstrings whose summaries are queries, by query id. They are chosen only once."""
         assert self._docstrings is not None
         return choose_queries(item.docstring for item in self._docstrings)
 
@@ -362,7 +362,7 @@ def _uniquely_summarized(docstrings: Sequence[Docstring]) -> list[Docstring]:
     """Return the docstrings whose summary can be a query and is in no other docstring."""
     summaries = {item.name: normalize_phrase(item.summary) for item in docstrings}
     texts = {item.name: normalize_phrase(item.text) for item in docstrings}
-    # Names of the docstrings that contain each summary word for word.
+    # Names of the docstrings that contain each summary word for word, by summary.
     containing = documents_containing(summaries.values(), texts)
 
     unique: list[Docstring] = []

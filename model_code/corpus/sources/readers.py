@@ -168,7 +168,7 @@ def _read_lines(stream: IO[str], name: str) -> Iterator[str]:
 def _with_encoding_note(
     rows: Iterator[Row | RefusedRow], name: str, encoding: str | None
 ) -> Iterator[Row | RefusedRow]:
-    """Yield rows. If the encoding was guessed, the first sound row gets a reading note about it."""
+    """Yield rows, the first accepted one with a note if the encoding of the file was guessed."""
     is_guessed = encoding is not None and not encoding.startswith("utf")
     for row in rows:
         if is_guessed and isinstance(row, Row):
@@ -272,7 +272,8 @@ def _read_delimited(
                 delimiter = _find_delimiter(header_line)
             else:
                 delimiter = stated[1]
-                # The empty line in its place keeps the numbers of the lines.
+                # An empty line takes the place of the line with the delimiter, so later lines keep
+                # their numbers.
                 header_line = "\n"
         all_lines = chain([header_line], lines)
         reader = csv.reader(all_lines, delimiter=delimiter, quoting=quoting, strict=True)
@@ -293,7 +294,7 @@ def _find_delimiter(header_line: str) -> str:
 def _delimited_rows(
     records: Iterator[_Record], header: Sequence[str], table: Table, name: str, delimiter: str
 ) -> Iterator[Row | RefusedRow]:
-    """Yield a row for each record. A faulty one, or one with missing or extra cells, is refused.
+    """Yield a row for each record. A record with a fault, or missing or extra cells, is refused.
 
     Args:
         records: The records after the header.
@@ -310,7 +311,7 @@ def _delimited_rows(
         elif len(cells) == len(header):
             yield Row(table, location, dict(zip(header, cells, strict=True)))
         elif cells:
-            # Empty lines have no cells, and are skipped.
+            # A record without cells is an empty line, which is skipped.
             detail = f"{len(cells)} cells under {len(header)} columns"
             excerpt = printable(delimiter.join(cells))
             yield RefusedRow(table, location, "bad line", detail, excerpt)

@@ -98,7 +98,7 @@ class TrecSource:
 
 
 def _document_files(path: Path) -> list[Path]:
-    """Return the files of documents.
+    """Return the files of documents: the file at a path, or the files in a folder.
 
     Raises:
         FreshetError: If there is none.
