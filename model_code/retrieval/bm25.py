@@ -99,10 +99,11 @@ class Bm25Retriever(Bm25Index, IndexedRetriever[list[Bm25Query]]):
         self.index(new, self.settings, self.words).save(folder)
 
     def save(self, folder: Path) -> None:
-        """Write the index to a folder."""
+        """Write the postings of passages to a folder, and those of known queries to a subfolder."""
         if self.known_segment is not None:
             self.save_segment(self.known_segment.queries, folder / KNOWN)
-        # The manifest of the folder has the checksums of all files below it.
+        # This comes last, because the manifest that it writes holds the checksums of all files in
+        # the folder, also those of the known queries.
         self.save_segment(self.segment, folder)
 
     def reopen(self, folder: Path) -> Self:
@@ -223,7 +224,7 @@ class Bm25Retriever(Bm25Index, IndexedRetriever[list[Bm25Query]]):
         return hasher.transform(term_counts).toarray()
 
     def save_segment(self, segment: Bm25Segment, folder: Path) -> None:
-        """Write a segment whose manifest names this retriever's fingerprint."""
+        """Write a segment, and this retriever's fingerprint, which is checked when it is opened."""
         segment.save(folder, {"fingerprint": self.fingerprint})
 
 

@@ -425,7 +425,7 @@ class _PairTerms(NamedTuple):
 
     @classmethod
     def collect(cls, pairs: Sequence[_PairWithout]) -> _PairTerms:
-        """Collect the query terms of pairs."""
+        """Return the query terms of all pairs in flat arrays, one pair after the other."""
         terms: list[str] = []
         query_counts: list[int] = []
         known_counts: list[int] = []
@@ -774,7 +774,7 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         max_cached_bytes = MAX_CACHED_BYTES_PER_PASSAGE * len(self.ids)
         self._usual_cache_bytes = max(MIN_CACHED_BYTES, max_cached_bytes)
         self._cached_weights = WeightCache(self._usual_cache_bytes)
-        # Number of passages that contain a term, for the terms that were asked for.
+        # Cache of `count_passages`: by term, the number of passages that contain it.
         self._passage_counts: dict[str, int] = {}
 
     @classmethod
@@ -796,7 +796,7 @@ class Bm25Index(Retriever[list[Bm25Query]]):
 
     @cached_property
     def _known_counts(self) -> _KnownCounts | None:
-        """Counts of terms in known queries; None if no known query counts."""
+        """How often known queries add each term to each passage; None if no known query counts."""
         if self.words is None or not self.words.weight:
             return None
         counts = _KnownCounts(self.known, self.ids)
@@ -852,7 +852,10 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         return [self._encode_typed(query) for query in queries]
 
     def _encode_typed(self, query: TypedQuery) -> Bm25Query:
-        """Encode one query as `encode_typed` does."""
+        """Complete the last word of one query, correct unknown words, and count its terms.
+
+        See `encode_typed` for the rules.
+        """
         analyzer = get_analyzer(self.settings.language)
         finished_text = query.words
         unfinished_word = ""
@@ -861,7 +864,8 @@ class Bm25Index(Retriever[list[Bm25Query]]):
             split = split_unfinished_word(query.words)
             completions = self.complete(split.word)
             if completions:
-                # The last word is looked up by its completions.
+                # The index has words that begin with the last word. So it is looked up by them, and
+                # only the words before it as they are.
                 finished_text = split.finished_text
                 unfinished_word = split.word
 
@@ -974,7 +978,7 @@ class Bm25Index(Retriever[list[Bm25Query]]):
 
     @property
     def keyword_index(self) -> Bm25Index:
-        """This index."""
+        """This index itself: the interface of retrievers asks each for its BM25 index."""
         return self
 
     def first_document_with(self, term: str) -> str | None:
@@ -1149,7 +1153,8 @@ class Bm25Index(Retriever[list[Bm25Query]]):
             if left_out:
                 pairs.append(_PairWithout(number, query, document_id, known_terms, left_out))
             else:
-                # No known query is ignored, so the usual score is right.
+                # The document has no known query that nearly equals this query, so its usual score
+                # is right.
                 scores[number] = self.score_encoded([query], [[document_id]])[0][0]
         if pairs:
             numbers = [pair.number for pair in pairs]
@@ -1396,7 +1401,7 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         return keys, frequencies
 
     def _scores(self, query: Bm25Query) -> np.ndarray:
-        """Return the score of every passage (n,), from the query's cache if it has them."""
+        """Return the score of every passage for a query, (n,), computed once per query."""
         if id(self) not in query.scores:
             query.scores[id(self)] = self._sum_weights(query)
         return query.scores[id(self)]
@@ -1422,7 +1427,7 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         rare_rows = []
         rare_weights = []
         for rows, weights in weighted_terms:
-            # Common terms have no rows.
+            # A common term has a weight for every passage, and no rows.
             if rows is None:
                 scores += weights
             else:
@@ -1469,7 +1474,7 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         return TermWeights(rows.astype(np.int32), weights)
 
     def _joint_postings(self, terms: Sequence[str]) -> _Postings:
-        """Return the passages that contain one of the terms, with their total occurrences."""
+        """Return the passages with at least one of some terms, and how often these occur in all."""
         if len(terms) == 1:
             return self._live_postings(terms[0])
         all_postings = [self._live_postings(term) for term in terms]
@@ -1527,7 +1532,7 @@ class Bm25Index(Retriever[list[Bm25Query]]):
 
 
 def fingerprint_of(settings: Bm25Settings, words: KnownWords | None) -> str:
-    """Return the SHA-256 of the format and of all settings that influence scores."""
+    """Return the SHA-256 of a BM25 retriever's format and of all settings that change scores."""
     facts: dict[str, Any] = settings.model_dump()
     if words is not None:
         facts["known_words"] = asdict(words)
@@ -1569,7 +1574,8 @@ def _add_counts(
         Postings (rows and float64 frequencies). The rows of `rows` come first, then the rows that
         are only in `more_rows`.
     """
-    # Which of `more_rows` are among `rows`. A position of len(rows) is behind all of them.
+    # Find out which of `more_rows` are among `rows`. A row with the position len(rows) is greater
+    # than all of them.
     positions = np.searchsorted(rows, more_rows)
     is_present = np.zeros(len(more_rows), bool)
     inside = positions < len(rows)

@@ -37,11 +37,13 @@ MAX_KEPT_QUERIES = 5000
 
 
 class KeptEncodings:
-    """Vectors of queries by text, and token signs if the encoder made them.
+    """The encodings of queries that were searched before, by text.
+
+    Token signs are one bit per component of each word's vector.
 
     Attributes:
-        vectors: Vector (H,) of each query. The one that was used last is the last one.
-        signs: Packed signs (t, W) of each query. Empty if no signs are kept.
+        vectors: Vector (H,) of each query, ordered by its last use, the most recent one last.
+        signs: Token signs (t, W) of each query. Empty if the encoder made none.
     """
 
     def __init__(self) -> None:
@@ -49,13 +51,13 @@ class KeptEncodings:
         self.signs: dict[str, np.ndarray] = {}
 
     def use(self, text: str) -> np.ndarray:
-        """Return the vector of a query, and move it to the end, as the last used one."""
+        """Return the vector of a query, and note that it was used, so that it is kept longer."""
         vector = self.vectors.pop(text)
         self.vectors[text] = vector
         return vector
 
     def save(self, folder: Path) -> None:
-        """Write the queries that were used last to a new folder."""
+        """Write the `MAX_KEPT_QUERIES` encodings that were used last to a new folder."""
         folder.mkdir(parents=True)
         texts = list(self.vectors)[-MAX_KEPT_QUERIES:]
         write_json(folder / TEXTS, texts, lines=False)
@@ -99,7 +101,8 @@ class CachedEncoder:
     def __init__(self, encoder: Any, folder: Path | None) -> None:
         self.encoder = encoder
         self.folder = folder
-        # Kept encodings by the method that made them, and the methods with new encodings.
+        # The kept encodings by the method that made them. `_changed` names the methods whose
+        # encodings must be written again.
         self._kept: dict[str, KeptEncodings] = {}
         self._changed: set[str] = set()
 
@@ -110,7 +113,7 @@ class CachedEncoder:
         return dimension
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
-        """Return the vectors (q, H) of queries."""
+        """Return the vectors (q, H) of queries, and encode only queries that are not kept yet."""
         kept = self._kept_by("encode")
 
         def encode_missing(missing: Sequence[str]) -> None:
@@ -121,7 +124,10 @@ class CachedEncoder:
         return self._vectors("encode", texts, encode_missing)
 
     def encode_with_tokens(self, texts: Sequence[str]) -> tuple[np.ndarray, TokenSigns]:
-        """Return the vectors (q, H) of queries, and their token signs."""
+        """Return the vectors (q, H) and token signs of queries, encoding only those not kept yet.
+
+        Token signs are one bit per component of each word's vector, for late interaction.
+        """
         kept = self._kept_by("encode_with_tokens")
 
         def encode_missing(missing: Sequence[str]) -> None:
@@ -134,7 +140,7 @@ class CachedEncoder:
         return vectors, TokenSigns.of([kept.signs[text] for text in texts])
 
     def save(self) -> None:
-        """Write the encodings if there are new ones."""
+        """Write the kept encodings to the folder, if there are new ones."""
         if self.folder is None:
             return
         for method in sorted(self._changed):
@@ -174,7 +180,7 @@ class CachedEncoder:
 
 
 class QueryCache:
-    """Gives searches whose encodings of queries are kept in a folder.
+    """Keeps the encodings of queries in a folder, for searches that repeat queries.
 
     Args:
         folder: Folder of the encodings of all encoders. It may be deleted at any time. None: they
@@ -186,7 +192,11 @@ class QueryCache:
         self._encoders: dict[str, CachedEncoder] = {}
 
     def cached(self, retriever: Retriever) -> Retriever:
-        """Return the same search, whose dense components keep the encodings of queries."""
+        """Return a search with equal results that keeps the encodings of its queries.
+
+        Only dense retrievers, alone or in a fusion, encode queries slowly. All others stay as they
+        are.
+        """
         if isinstance(retriever, FusedSearch):
             components: dict[str, Retriever] = {}
             for name, component in retriever.components.items():
@@ -198,12 +208,12 @@ class QueryCache:
         return retriever
 
     def save(self) -> None:
-        """Write the encodings that are new."""
+        """Write the new encodings of each encoder to the cache folder."""
         for encoder in self._encoders.values():
             encoder.save()
 
     def _encoder(self, retriever: DenseRetriever) -> CachedEncoder:
-        """Return the cached encoder of a retriever. Equal encoders share one."""
+        """Return a retriever's encoder with a cache, which retrievers with equal encoders share."""
         fingerprint = retriever.fingerprint
         if fingerprint not in self._encoders:
             folder = None

@@ -48,7 +48,7 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
 
     @property
     def dense(self) -> Self:
-        """The retriever itself."""
+        """This retriever itself: the interface asks each retriever for its dense one."""
         return self
 
     def encode_queries(self, texts: Sequence[str]) -> np.ndarray:
@@ -79,7 +79,7 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
             0 < largest < np.inf,
             f"the largest component of the vector is {largest:g}; it must be finite and above 0",
         )
-        # Division by the largest component avoids an overflow of the squares.
+        # The squares of very large components would overflow, so the vector is scaled down first.
         scaled = query / largest
         unit = scaled / np.linalg.norm(scaled)
         return unit[np.newaxis].astype(np.float32)
@@ -132,7 +132,7 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
         if self.index.tokens is None:
             document_ids, vectors = self.encode_new_passages(new)
         else:
-            # Token signs are stored for encoders with one vector per passage only.
+            # An index with token signs has one vector per passage, so each passage is one row.
             document_ids = list(new.document_ids)
             vectors, tokens = self._ahead.take(new.texts, self._encode_texts)
         if new.refine is not None:

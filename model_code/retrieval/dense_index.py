@@ -241,7 +241,7 @@ class DenseIndex:
             scores = self._scores(queries[start : start + step], rows)
             for query_scores, query_rows in zip(scores, rows, strict=True):
                 ranking = top_k(query_scores, document_ids, k, query_rows)
-                # A candidate of -1 has the score -inf.
+                # Drop the place holders: a candidate of -1 has the score -inf.
                 yield [hit for hit in ranking if hit[1] > -np.inf]
 
     def scores(
@@ -356,14 +356,17 @@ class DenseIndex:
 
     @classmethod
     def load(cls, folder: Path, check: bool = True) -> DenseIndex:
-        """Read an index that `save` wrote. Vectors are memory-mapped.
+        """Open an index that `save` wrote, and map its vectors instead of reading them.
+
+        So an index opens fast, and may be larger than the memory.
 
         Args:
             folder: Folder of the index.
             check: Whether to compare checksums, which reads every file once.
 
         Raises:
-            FreshetError: If a file does not match the manifest.
+            FreshetError: If a file differs from its checksum in the manifest, or the folder has
+                another format.
         """
         manifest = read_manifest(folder, FORMAT)
         if check:
@@ -375,7 +378,8 @@ class DenseIndex:
         vector_file = None
         if manifest["factory"] != FLAT_FACTORY:
             approximate = _map_inverted_file(folder / FAISS, settings)
-            # An exact search reads all vectors, so that mapping them is best.
+            # With an inverted file, a search reads single vectors, and reads them from the file. An
+            # exact search reads all of them, for which the mapping is best.
             vector_file = RowFile.open_large(folder / VECTORS)
         tokens = None
         if (folder / SIGNS_FILE).is_file():
@@ -409,8 +413,8 @@ class DenseIndex:
     ) -> np.ndarray:
         """Return the candidate rows of each query, shape (q, count), best first.
 
-        No row that was left out is better than the last candidate. A last candidate of -1 says that
-        this is not known. This is so for an inverted file, which does not look at every row.
+        If the last candidate is a row, no other row of the index is better than it. If it is -1,
+        other rows may be better: an inverted file does not look at every row.
         """
         if self.approximate is None:
             excluded_rows = None if allowed is None else allowed.excluded_rows()
@@ -506,7 +510,8 @@ class DenseIndex:
         error_bound = self.dimension * FLOAT32_ROUNDING * query_norm * self._largest_norm
         last_score = float(self._scores(query, rows[-1:])[0])
         worst_ranked_score = ranking[-1][1]
-        # Two of the four bounds cover the sums of both passages. The others are a margin.
+        # Each of the two compared scores may be off by the error bound. Twice this amount is
+        # allowed, to be safe.
         return worst_ranked_score > last_score + 4 * error_bound
 
 
@@ -555,7 +560,7 @@ class JoinedIndex(DenseIndex):
         other_vectors = [index.vectors for index in self.indexes[1:]]
         first_scanned_row = 0 if self.approximate is None else len(base_vectors)
 
-        # The scan counts rows from the first scanned one.
+        # The scan numbers its rows from 0, so the excluded rows are shifted.
         excluded_rows = self.ids.removed_rows if allowed is None else allowed.excluded_rows()
         excluded_rows = excluded_rows[excluded_rows >= first_scanned_row] - first_scanned_row
         scanned_vectors = [base_vectors[first_scanned_row:], *other_vectors]
@@ -568,12 +573,13 @@ class JoinedIndex(DenseIndex):
         parameters = self._faiss_parameters(allowed)
         _, base_rows = self.approximate.search(queries, count, params=parameters)
         candidates = np.concatenate([base_rows, rows], axis=1)
-        # If every scanned row is a candidate, the last one bounds nothing.
+        # If every scanned row is a candidate, the last one tells nothing about other rows.
         has_all_scanned_rows = count >= len(self.ids) - first_scanned_row
         return _append_end_marker(candidates) if has_all_scanned_rows else candidates
 
     def _faiss_parameters(self, allowed: AllowedRows | None) -> Any:
-        # Without a filter, removed rows have to be left out all the same.
+        # Removed documents must not be found. A filter leaves them out already, and without one,
+        # these parameters do.
         if allowed is None:
             return self._parameters_without_filter
         return super()._faiss_parameters(allowed)
@@ -591,7 +597,7 @@ class JoinedIndex(DenseIndex):
 
     def _wide_vectors(self, rows: np.ndarray) -> np.ndarray:
         """Return the vectors (..., H) of rows (...) of all indexes; arbitrary for a row of -1."""
-        # The rows of a single index need not be split.
+        # A single index holds all rows, so they need not be split by index.
         if len(self.indexes) == 1:
             return self.indexes[0]._wide_vectors(rows)
         vectors = np.zeros((*rows.shape, self.dimension))
@@ -618,7 +624,7 @@ class JoinedIndex(DenseIndex):
             An index, a mask of the shape of `rows` that marks the rows of this index, and these
             rows counted within the index.
         """
-        # The number of the index of each row. It is -1 for a row of -1.
+        # Which index each row belongs to, by number; -1 for a row of -1, which belongs to none.
         index_numbers = np.searchsorted(self.ids.first_rows, rows, side="right") - 1
         for number in np.unique(index_numbers).tolist():
             if number < 0:
@@ -629,7 +635,8 @@ class JoinedIndex(DenseIndex):
 
     @cached_property
     def _largest_norm(self) -> float:
-        # The norm bounds the error of the exact scan, so only scanned indexes matter.
+        # The norm is used to bound the error of exact scans, so an index with an inverted file does
+        # not count.
         return max(index._largest_norm for index in self.indexes if index.approximate is None)
 
 
@@ -654,7 +661,7 @@ class AllowedRows(NamedTuple):
         return mask
 
     def excluded_rows(self) -> np.ndarray:
-        """Return all other rows, ascending."""
+        """Return the rows that are not allowed, ascending."""
         return np.flatnonzero(~self.mask)
 
 
@@ -696,7 +703,7 @@ class CandidateVectors(NamedTuple):
 
         A document is represented by the mean of its vectors.
         """
-        # A sum has the same direction as the mean.
+        # The sum of vectors is enough, because it has the direction of their mean.
         sums = np.add.reduceat(self.vectors, self.groups.starts)[self.groups.group_index]
         norms = np.linalg.norm(sums, axis=1, keepdims=True)
         directions = sums / np.maximum(norms, MIN_NORM)
@@ -723,7 +730,10 @@ class CandidateVectors(NamedTuple):
 
 
 def _append_end_marker(rows: np.ndarray) -> np.ndarray:
-    """Append a column of -1 to candidates (q, c): nothing is known about the rows left out."""
+    """Append -1 to the candidates (q, c) of each query.
+
+    The -1 tells that a row that is not a candidate may be better than all candidates.
+    """
     return np.pad(rows, ((0, 0), (0, 1)), constant_values=-1)
 
 
@@ -763,23 +773,29 @@ def build_inverted_file(vectors: np.ndarray, settings: IndexSettings) -> Any | N
 
 
 def _write_inverted_file(index: Any, path: Path) -> None:
-    """Write FAISS's inverted file. Mapped lists are read first, or FAISS would write their path."""
+    """Write an inverted file of FAISS, with its lists in memory.
+
+    For lists that are mapped from a file, FAISS would write only the path of this file.
+    """
     faiss = _import_faiss()
     lists = faiss.downcast_InvertedLists(index.invlists)
     if isinstance(lists, faiss.OnDiskInvertedLists):
         read_lists = faiss.ArrayInvertedLists(lists.nlist, lists.code_size)
         lists.copy_subset_to(read_lists, faiss.InvertedLists.SUBSET_TYPE_ID_RANGE, 0, index.ntotal)
         index.replace_invlists(read_lists, True)
-        # The index deletes the lists from now on.
+        # The FAISS index owns the lists now, so Python must not delete them.
         read_lists.this.disown()
     faiss.write_index(index, str(path))
 
 
 def _map_inverted_file(path: Path, settings: IndexSettings) -> Any:
-    """Open FAISS's inverted file with mapped lists, so that the kernel can take them back."""
+    """Open an inverted file of FAISS without reading its lists into memory.
+
+    The lists are mapped from the file, so that the kernel can free their memory at any time.
+    """
     faiss = _import_faiss()
     index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP)
-    # FAISS would read the lists of each query ahead, in 32 threads.
+    # By default, FAISS reads the lists of each query ahead in 32 threads. 0 switches this off.
     faiss.downcast_InvertedLists(index.invlists).prefetch_nthread = 0
     index.nprobe = settings.nprobe
     return index

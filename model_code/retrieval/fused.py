@@ -312,7 +312,7 @@ class FusedSearch(Retriever[FusedQueries]):
 
     @property
     def dense(self) -> DenseRetriever | None:
-        """The dense retriever of the first component that has one."""
+        """The dense retriever of the first component that has one, for parts that need vectors."""
         for component in self.components.values():
             if component.dense is not None:
                 return component.dense
@@ -320,7 +320,7 @@ class FusedSearch(Retriever[FusedQueries]):
 
     @property
     def keyword_index(self) -> Any | None:
-        """The BM25 index of the first component that has one."""
+        """The BM25 index of the first component that has one, in which words are looked up."""
         for component in self.components.values():
             if component.keyword_index is not None:
                 return component.keyword_index
@@ -332,7 +332,7 @@ class FusedSearch(Retriever[FusedQueries]):
         counts_known_queries = False
         for name, component in self.components.items():
             plain_components[name] = component.without_known_words()
-            # A component that counts no known query returns itself.
+            # A component returns itself if known queries do not count for it.
             if plain_components[name] is not component:
                 counts_known_queries = True
         return FusedSearch(plain_components, self.fusion) if counts_known_queries else self
@@ -486,7 +486,8 @@ class FusedSearch(Retriever[FusedQueries]):
         """
         if not queries.candidates[i]:
             return
-        # `_normalize` applies the factors. Feedback has already set them for the unmoved query.
+        # The factors of the first scoring, before feedback moved the query, must not influence this
+        # normalisation. So they are reset to 1.
         for factors in queries.dense_factors.values():
             factors[i] = 1.0
         normalized = self._normalize(queries, i, scores)
@@ -811,7 +812,7 @@ def isolation_factor(word_shares: np.ndarray, other_shares: np.ndarray, min_gap:
     if min_gap <= 0 or len(best_word_shares) < 2:
         return 1.0
 
-    # Gap i lies between the candidates i and i + 1 of the order.
+    # The gap between each candidate and the next one, in descending order of word shares.
     gaps = best_word_shares[:-1] - best_word_shares[1:]
     (large_gaps,) = np.nonzero(gaps >= min_gap)
     if not len(large_gaps):
@@ -819,7 +820,8 @@ def isolation_factor(word_shares: np.ndarray, other_shares: np.ndarray, min_gap:
     first_large_gap = int(large_gaps[0])
     isolated_count = first_large_gap + 1
 
-    # By the other components, the worst isolated document may be behind the best other one.
+    # The other components may prefer a document that is not isolated. The deficit is how far they
+    # place the worst isolated document behind it.
     ordered_shares = other_shares[order]
     worst_isolated = ordered_shares[:isolated_count].min()
     best_other = ordered_shares[isolated_count:].max()

@@ -24,11 +24,14 @@ KIND = "headline"
 
 
 class HeadlineRetriever(DenseRetriever):
-    """A dense retriever of headlines. Its index has one row per document, and none per passage."""
+    """A dense retriever of headlines: the title and first sentence of each document.
+
+    Its index has one row per document, and none per passage.
+    """
 
     @property
     def dense(self) -> None:
-        """None, because the hierarchy and IncDSI, which read this, need vectors of passages."""
+        """None, because parts that ask for a dense retriever need vectors of passages."""
         return None
 
     def best_passage_encoded(self, query: np.ndarray, document_id: str) -> int:

@@ -101,7 +101,7 @@ class AllowedDocuments(Collection[str]):
         return False
 
     def in_segment(self, number: int) -> AllowedDocuments:
-        """Return the documents in one segment."""
+        """Return the accepted documents of one segment, as a filter for this segment alone."""
         return AllowedDocuments([self.segments[number]])
 
     def masks(self, count: int) -> list[np.ndarray]:
@@ -262,7 +262,8 @@ class IdMap:
             return self.rows_of_mask(mask)
         documents = list(document_ids)
         if len(documents) == 1:
-            # Much faster for one document, which is looked up for every hit that is shown.
+            # Every hit that is shown looks up one document. This path is much faster for that than
+            # the lookup of many.
             position = self.ids.position(documents[0])
             if position != NOT_FOUND:
                 return self.rows_at(position).astype(np.int64)

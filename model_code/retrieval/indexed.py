@@ -160,11 +160,11 @@ class SegmentedRetriever(Retriever[Any]):
         self.can_explain = self.first.can_explain
 
     def encode_queries(self, texts: Sequence[str]) -> Any:
-        """Encode query texts as the kind does."""
+        """Encode query texts once for all segments, which share one encoder."""
         return self.first.encode_queries(texts)
 
     def encode_typed(self, queries: Sequence[TypedQuery]) -> Any:
-        """Encode queries that people type as the kind does."""
+        """Encode queries as people type them, once for all segments, which share one encoder."""
         return self.first.encode_typed(queries)
 
     def search_encoded(
@@ -235,7 +235,7 @@ class SegmentedRetriever(Retriever[Any]):
         for segment in self.segments:
             retriever: Any = segment.retriever.without_known_words()
             plain_segments.append(segment.of(retriever))
-            # A retriever that counts no known query returns itself.
+            # A retriever returns itself if known queries do not count for it.
             if retriever is not segment.retriever:
                 counts_known_queries = True
         return SegmentedRetriever(plain_segments) if counts_known_queries else self
@@ -285,7 +285,7 @@ def _group_by_segment(
             missing -= documents
 
     if missing:
-        # Raises the error that names the document.
+        # This call raises the error, whose message names one of the missing documents.
         find_segment(segments, min(missing))
     return groups
 
@@ -298,7 +298,7 @@ def _allowed_by_segment(
     Raises:
         FreshetError: If the filter was made for another number of segments.
     """
-    # Raises the error.
+    # `masks` raises FreshetError if the filter does not fit the number of segments.
     allowed.masks(len(segments))
     groups = {}
     for number, segment in enumerate(segments):

@@ -49,11 +49,17 @@ PRECISION = "precision"
 
 
 def accept_settings(training: Any, settings: Any) -> None:
-    """Accept any settings: for kinds without rules about combinations of settings."""
+    """Accept any settings: the default of `RetrieverKind.check_settings`.
+
+    It is for kinds without rules about combinations of settings.
+    """
 
 
 def accept_output(context: StageContext) -> None:
-    """Accept any output of training: for kinds that write only an encoder."""
+    """Accept any output of training: the default of `RetrieverKind.check_trained`.
+
+    It is for kinds that write only an encoder, which is checked for all kinds.
+    """
 
 
 @dataclass(frozen=True)
@@ -159,7 +165,7 @@ def open_folders(encoder: Path, index: Path, **loading: Any) -> IndexedRetriever
 
 
 def _opener(kind: str) -> Callable[..., IndexedRetriever]:
-    """Return the function `open_folders` of a kind, with or without training."""
+    """Return the function that opens a retriever of a kind, whether the kind is trained or not."""
     if kind in TRAINED_KINDS:
         return trained_kind(kind).open_folders
     module: ModuleType = importlib.import_module(UNTRAINED_KINDS[kind])

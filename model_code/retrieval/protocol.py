@@ -69,17 +69,20 @@ class Retriever(ABC, Generic[Queries]):
 
     @property
     def dense(self) -> Any | None:
-        """The `DenseRetriever` that encodes a query as one vector: itself, a component or None."""
+        """The dense retriever among this retriever and its components; None if there is none."""
         return None
 
     @property
     def keyword_index(self) -> Any | None:
-        """The `Bm25Index` in which words can be looked up: itself, a component or None."""
+        """The BM25 index among this retriever and its components; None if there is none.
+
+        Words of queries, such as excluded ones, are looked up in it.
+        """
         return None
 
     @abstractmethod
     def encode_queries(self, texts: Sequence[str]) -> Queries:
-        """Encode query texts."""
+        """Return queries in the form that this kind searches, such as vectors or term counts."""
 
     def encode_typed(self, queries: Sequence[TypedQuery]) -> Queries:
         """Encode queries as people type them.
@@ -89,7 +92,7 @@ class Retriever(ABC, Generic[Queries]):
         return self.encode_queries([query.text for query in queries])
 
     def added_terms(self, queries: Queries) -> frozenset[str]:
-        """Return the terms that BM25 put in place of mistyped or unfinished words."""
+        """Return the terms that BM25 put in place of mistyped or unfinished words of queries."""
         return frozenset()
 
     def encode_with_tokens(self, texts: Sequence[str]) -> tuple[Queries, Any]:
@@ -179,7 +182,7 @@ class Retriever(ABC, Generic[Queries]):
             return self.search_encoded(queries, k, allowed)
 
         proposals = self.search_encoded(queries, max(k, self.candidate_depth), allowed)
-        # `top_k_ranking` needs ascending ids.
+        # Candidates are sorted by id, because `top_k_ranking` orders equal scores by position.
         candidates = [sorted(document for document, _ in ranking) for ranking in proposals]
         scores = self.score_encoded(queries, candidates)
         return [

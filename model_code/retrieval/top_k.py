@@ -86,7 +86,8 @@ def top_k(
         all_rows_are_ranked = len(rows) == len(scores)
         if len(best) >= k or all_rows_are_ranked:
             return rank_best_first(best.items(), k)
-        # Some documents have several of the best passages, so k documents need more rows.
+        # Several of the best passages may belong to one document. To get k documents, more rows are
+        # read.
         depth *= 2
 
 
@@ -124,7 +125,8 @@ def top_k_positive(
             keys = keys[np.sort(first_occurrences)]
         if len(keys) >= k or all_passages_are_ranked:
             break
-        # Some documents have several of the best passages, so k documents need more keys.
+        # Several of the best passages may belong to one document. To get k documents, more keys are
+        # read.
         depth *= 2
 
     best = keys[:k]

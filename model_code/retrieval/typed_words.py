@@ -49,8 +49,8 @@ ALPHABETS = (
 
 
 def _tails_of_endings() -> tuple[str, ...]:
-    """Return the texts that may complete a word: an ending, or the rest of a started ending."""
-    # Short endings, which are not worth an entry in `ENDINGS`, and their rests.
+    """Return the texts that may complete a word: common endings, and the last parts of them."""
+    # Short endings, which `ENDINGS` leaves out, and their last parts.
     tails = {"", "s", "es", "e", "ed", "d", "er", "ers", "r", "rs", "y", "ly", "en", "n"}
     for ending in ENDINGS.split():
         folded = fold_letters(fold_characters(ending))
@@ -104,7 +104,7 @@ def completed_stems(
     terms_with_prefix: Callable[[str], Mapping[str, int]],
     document_frequency: Callable[[str], int],
 ) -> list[str]:
-    """Return the terms of an index that words with a given beginning have.
+    """Return the terms of an index that may complete an unfinished word, the most frequent first.
 
     A term is the stem of a word. The parts of an identifier are terms too, so the last part of the
     unfinished word is completed as well.
@@ -123,7 +123,7 @@ def completed_stems(
     identifier_parts = [part for part in IDENTIFIER_BOUNDARY.split(folded) if part]
     last_part = identifier_parts[-1]
 
-    # The number of passages that contain each term.
+    # Terms that may complete the word, with the number of passages that contain each.
     frequencies: dict[str, int] = {}
     for prefix in {fold_letters(folded), fold_letters(last_part)}:
         if len(prefix) < MIN_PREFIX_LETTERS:

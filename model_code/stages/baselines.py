@@ -86,14 +86,15 @@ def run(context: StageContext) -> dict[str, Any]:
     output = context.output
     evaluation_set = EvaluationSet.load(context)
 
-    # Build. A baseline consists of an encoder folder and an index folder.
+    # First, build the baselines. Each consists of an encoder folder and an index folder.
     known_words = _choose_known_words(context, evaluation_set)
     zero_shot_folders = _build_zero_shot(context, output / "zero_shot")
     bm25_folders = _build_bm25(context, output / "bm25")
     bm25_known_folders = _build_bm25(context, output / "bm25_known", words=known_words.words)
     headline_folders = _build_headlines(context, zero_shot_folders, output / HEADLINE)
 
-    # Open. The evaluation searches documents without their own judged queries.
+    # Then open them. In some corpora, queries are lines of documents. The evaluation searches such
+    # documents without these lines.
     encoder_settings = context.settings["encoder"]
     zero_shot = open_retriever(*zero_shot_folders, settings=encoder_settings)
     bm25 = open_retriever(*bm25_folders, settings=encoder_settings)
@@ -102,7 +103,8 @@ def run(context: StageContext) -> dict[str, Any]:
     stripped_bm25 = evaluation_set.strip_query_lines(bm25)
     stripped_bm25_known = evaluation_set.strip_query_lines(bm25_known)
 
-    # Evaluate. One variant of `zero_shot` is its fusion with the runs of BM25.
+    # Then evaluate them. BM25 is the first, because a variant of `zero_shot` fuses its rankings
+    # with those of BM25.
     report: dict[str, Any] = {}
     bm25_runs = evaluation_set.search(stripped_bm25.search)
     report["bm25"] = evaluation_set.evaluate("bm25", bm25_runs, output / "bm25")
@@ -117,7 +119,7 @@ def run(context: StageContext) -> dict[str, Any]:
     report["bm25_known"] = evaluation_set.evaluate("bm25_known", known_runs, output / "bm25_known")
     report["bm25_known"]["known_words"] = known_words.report
 
-    # Fuse the baselines to one retriever.
+    # Last, build and evaluate the baseline `untrained`, a fusion of the other ones.
     fusion_settings = UNTRAINED
     if context.settings["known_queries.use"]:
         fusion_settings = UNTRAINED.with_known_queries()

@@ -53,9 +53,12 @@ def run(context: StageContext) -> dict[str, Any]:
 
 
 def check(context: StageContext) -> None:
-    """Require all evaluated systems, overall and in each group of queries.
+    """Check that the comparison covers exactly the systems that were evaluated.
 
-    The means in `metrics.json` must equal the means in `comparison.json`.
+    This must hold for all queries together, and for each group of queries that is reported.
+
+    The means in `metrics.json` must equal those in `comparison.json`. Without judged queries,
+    nothing may be compared.
     """
     from model_code.checks.rules import require, require_files, require_same_names
     from model_code.evaluation.comparison import is_variant
@@ -95,7 +98,10 @@ def check(context: StageContext) -> None:
 def _check_systems(
     place: str, comparison: dict[str, Any], expected: set[str], main_metric: str
 ) -> None:
-    """Require exactly the expected systems, each with the main metric and sound intervals."""
+    """Check the systems of a comparison, and that each mean lies within its interval.
+
+    Each expected system must be there with the main metric, and no other system may be.
+    """
     from model_code.checks.rules import require, require_same_names
 
     require_same_names(f"{place}: the systems that were evaluated", comparison["systems"], expected)

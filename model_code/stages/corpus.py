@@ -19,7 +19,10 @@ STAGE = Stage(
 
 
 def run(context: StageContext) -> dict[str, Any]:
-    """Write the tables as Parquet, reading notes and known queries.
+    """Write the tables of the corpus, the reading notes, and the known queries.
+
+    A reading note tells what of a file was not read, or was read by a guess. A known query is a
+    query that a document is known to answer.
 
     Returns:
         Counts of rows and of the reasons for quarantine.
@@ -53,9 +56,9 @@ def run(context: StageContext) -> dict[str, Any]:
 
 
 def check(context: StageContext) -> None:
-    """Require all five tables, as they are on disk, to match their schemas and each other.
+    """Check that all five tables were written, and fit their schemas and each other.
 
-    No query of dev, gate or test may be known.
+    No query of dev, gate or test may be a known query of a document, which is indexed with it.
     """
     import pandas as pd
 

@@ -125,7 +125,7 @@ class StrippedDocuments:
         return type(first_retriever).join_segments(searched_segments)
 
     def _replaced_documents(self, segments: Sequence[RetrieverSegment]) -> set[str]:
-        """Return the ids of the documents in the segments that the stripped ones replace."""
+        """Return the ids of the documents that are searched without their own query lines."""
         documents = set()
         for document in self.passages.document_ids:
             if any(document in segment for segment in segments):
@@ -133,7 +133,8 @@ class StrippedDocuments:
 
         base_segment = segments[0]
         if base_segment.retriever.learns_documents:
-            # The retriever learned the documents of the base segment from stripped texts already.
+            # This retriever has learned vectors, from texts that lacked the query lines already. So
+            # the documents of the build need no replacement.
             documents = {document for document in documents if document not in base_segment}
         return documents
 
@@ -206,7 +207,7 @@ class EvaluationSet:
 
     @classmethod
     def load(cls, context: StageContext) -> EvaluationSet:
-        """Read the corpus of a stage."""
+        """Read the judged queries of a stage's corpus, sampled, and the documents to strip."""
         corpus = load_corpus(context.inputs["corpus"])
         settings = context.settings["evaluation"]
 
@@ -277,7 +278,7 @@ class EvaluationSet:
         return search
 
     def search(self, search: Search) -> dict[str, Run]:
-        """Return the run of a system on each split."""
+        """Search the judged queries of each split with a system, and return the rankings."""
         return search_splits(search, self.judgements, self.settings.depth, self.documents)
 
     def evaluate(self, system: str, runs: Mapping[str, Run], output: Path) -> dict[str, Any]:

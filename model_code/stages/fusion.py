@@ -156,7 +156,8 @@ class FusionBuilder:
             }
         self.searches = searches
 
-        # Names of the components that search headlines, and all components with vectors by name.
+        # The components that search headlines, by name, and the dense retriever of each component
+        # with vectors, headlines included.
         self.headlines: list[str] = []
         self.dense: dict[str, DenseRetriever] = {}
         for name, retriever in retrievers.items():
@@ -292,7 +293,7 @@ class ScoredQuery:
     scores: Mapping[str, np.ndarray]
 
     def without(self, document_id: str) -> ScoredQuery:
-        """Return the query without one of its candidates."""
+        """Return the query without one candidate, such as the document that the query itself is."""
         rows = [i for i, candidate in enumerate(self.candidates) if candidate != document_id]
         candidates = [self.candidates[i] for i in rows]
         scores = {name: values[rows] for name, values in self.scores.items()}
@@ -440,7 +441,7 @@ def _best_weight(
         (q,).
     """
     present = weights[name]
-    # By weight, the metric of each query and its mean.
+    # For each weight that is tried: the metric of each query, and its mean.
     values: dict[float, np.ndarray] = {}
     means: dict[float, float] = {}
     for weight in {*WEIGHT_GRID, present}:

@@ -15,8 +15,8 @@ STAGE = Stage(
     inputs=artifact_paths(
         "corpus",
         trained="artifacts/train/{retriever}",
-        # The weights of the words of known queries, which were chosen on dev queries. All word
-        # searches use the same weights.
+        # This baseline holds the weights with which queries that a document is known to answer
+        # count as its words. All word searches use these weights.
         bm25_known="artifacts/baselines/bm25_known/build/encoder",
     ),
     output="artifacts/index/{retriever}",
@@ -39,7 +39,8 @@ def run(context: StageContext) -> dict[str, Any]:
 
     reason = left_out_reason(context.inputs["trained"])
     if reason:
-        # DVC expects the folder `index/` of every retriever, so it exists even here.
+        # The retriever was not trained. DVC expects the folder `index/` of every retriever, so it
+        # is written with the reason.
         mark_left_out(context.output / "index", reason)
         return mark_left_out(context.output, reason)
 

@@ -40,7 +40,9 @@ MAX_LOSS = 0.01
 
 @dataclass(frozen=True)
 class KnownWordsChoice:
-    """The chosen variant.
+    """The chosen weights of the words of known queries, and what they were compared with.
+
+    A variant is a set of such weights.
 
     Attributes:
         words: The chosen weights of the words of known queries.
@@ -57,7 +59,7 @@ class KnownWordsChoice:
 
     @property
     def report(self) -> dict[str, Any]:
-        """The choice, and what each variant scored on dev."""
+        """The choice as values for a report, with the mean dev metric of each variant."""
         measured = []
         for variant, value in zip(self.variants, self.dev, strict=False):
             measured.append(
@@ -133,7 +135,7 @@ def choose_known_words(
     if len(variants) == 1 or not has_enough_judgements:
         return KnownWordsChoice(variants[0], (), variants)
 
-    # The metric of each query, by variant.
+    # Evaluate each variant on the same dev queries, and keep the metric of each query.
     sample = sample_queries(dev, MAX_LEARNING_QUERIES)
     metric = evaluation_set.settings.main_metric
     values: list[np.ndarray] = []
@@ -146,7 +148,8 @@ def choose_known_words(
 
     means = [round(float(query_values.mean()), MEAN_DECIMALS) for query_values in values]
 
-    # Queries that ask for documents without known queries. These can only lose.
+    # Mark the queries whose documents have no known query. Words of known queries only help other
+    # documents, so these queries can only lose.
     plain_ids = set(queries_without_known(sample, retriever))
     is_plain = np.array([query_id in plain_ids for query_id in sample.queries])
     allowed = _allowed_variants(variants, values, is_plain)

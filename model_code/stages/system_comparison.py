@@ -122,7 +122,10 @@ def summarize(comparison: dict[str, Any]) -> dict[str, Any]:
 
 
 def _count_own_documents(corpus: Corpus, scores: SystemScores) -> int:
-    """Return the number of compared queries whose own document is left out of their rankings."""
+    """Return how many compared queries are themselves documents of the corpus.
+
+    Such a query would find itself, so its document is left out of its ranking.
+    """
     judged = corpus.judgements(scores.split)
     documents = set(corpus.documents["document_id"])
     return len(own_document_queries(judged, documents) & set(scores.values.index))

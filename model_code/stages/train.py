@@ -95,7 +95,10 @@ def check(context: StageContext) -> None:
 
 
 def _train(context: StageContext) -> dict[str, Any]:
-    """Train in this process. A worker process of Ray calls this function, too."""
+    """Train the retriever in this process, and return the report of its kind.
+
+    A worker process of Ray calls this function as well.
+    """
     from model_code.retrieval.kinds import trained_kind
     from model_code.training.tables import TrainingTables
 

@@ -234,7 +234,7 @@ class BatchSchedule:
 
 
 def _sizes(data: TrainingData, settings: TrainingSettings) -> tuple[int, int]:
-    """Return the numbers of supervised and unsupervised pairs in a batch."""
+    """Return the numbers of pairs of a batch with judged and with generated queries."""
     if not len(data.unsupervised):
         return settings.batch_size, 0
     if not len(data.supervised):
@@ -314,7 +314,8 @@ class Collator:
         all_pairs = self.data.pairs
         passages = self.data.passages
 
-        # For each pair: its passage, the documents that answer its query, and their passages.
+        # Each pair's passage, the documents that answer its query, and the passages of these
+        # documents.
         positives = all_pairs.passages[pairs]
         relevant = [all_pairs.relevant[pair] for pair in pairs]
         relevant_passages = [passages.of_all(documents) for documents in relevant]
@@ -428,7 +429,7 @@ def nodes_above(
     Returns:
         Per level (B, K_t) bool, or None if no query has several relevant passages.
     """
-    # The query of each relevant passage.
+    # List the relevant passages of all queries, with the row of each one's query.
     counts = [len(passages) for passages in relevant]
     rows = np.repeat(np.arange(len(relevant)), counts)
     has_one_passage_per_query = len(rows) == len(relevant)

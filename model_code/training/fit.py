@@ -83,7 +83,7 @@ def make_trainer(
 
 
 def _encode_passages(context: StageContext, encoder: Encoder, data: TrainingData) -> np.ndarray:
-    """Return a vector of each passage by the last layer, (N, H) float32."""
+    """Encode all passages by the last layer, to cluster them: (N, H) float32."""
     return encode_resumably(
         encoder,
         data.passages.texts,

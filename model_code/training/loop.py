@@ -77,7 +77,9 @@ class TrainingState:
     def log(
         self, learning_rate: float, over_processes: Callable[[Tensor], Tensor] = _unchanged
     ) -> None:
-        """Average the window into a row of the history and clear it.
+        """Add the mean losses since the last row to the history of the training.
+
+        The window, which holds the losses of the batches since then, is emptied.
 
         Args:
             learning_rate: Learning rate of the last step.
@@ -89,7 +91,8 @@ class TrainingState:
         if not self.window:
             return
 
-        # The parts are stacked to a tensor (batches, parts), so that one copy reads all means.
+        # All means are computed in one tensor, (batches, parts), so that they are copied to the CPU
+        # at once.
         names = list(self.window[0])
         rows = [torch.stack([parts[name] for name in names]) for parts in self.window]
         mean = over_processes(torch.stack(rows).double().mean(dim=0))
@@ -148,7 +151,7 @@ class TrainingState:
         return True
 
     def to_json(self) -> dict[str, Any]:
-        """Return all attributes but the tensors."""
+        """Return the attributes that JSON can hold: all but weights and the window of losses."""
         values = asdict(self)
         del values["best_weights"]
         del values["window"]
@@ -167,7 +170,8 @@ def save_checkpoint(
     Args:
         folder: Folder of the checkpoints.
         accelerator: Saves the objective, the optimiser and the random states.
-        state: The training state. Its window must be empty.
+        state: The training state. Its window, the losses since the last row of the history, must be
+            empty, because it is not saved.
         hierarchy: The hierarchy, if co-training replaced it.
     """
     staging = folder / f".step-{state.step}"
@@ -258,7 +262,7 @@ class TrainingLoop:
         weights = self._trained_weights()
         for name, value in self.state.best_weights.items():
             weights[name].data.copy_(value)
-        # Nothing was evaluated, so the last step counts as the best one.
+        # Without any evaluation, the last step counts as the best one.
         if self.state.best_metric is None:
             self.state.best_step = self.state.step
         return self.state
@@ -278,7 +282,8 @@ class TrainingLoop:
     def _after_step(self) -> None:
         """Log, evaluate and save a checkpoint, if the settings ask for it after this step.
 
-        The window is logged before a checkpoint is saved, because a checkpoint does not hold it.
+        A checkpoint does not hold the window, the losses since the last row of the history. So a
+        row is logged before each checkpoint.
         """
         step = self.state.step
         settings = self.settings
@@ -292,7 +297,7 @@ class TrainingLoop:
         self.progress(step, self.steps, "steps")
 
     def _save(self, folder: Path) -> None:
-        """Write a checkpoint."""
+        """Write a checkpoint, from which an interrupted training resumes."""
         save_checkpoint(folder, self.accelerator, self.state)
 
     def _trained_weights(self) -> dict[str, Tensor]:

@@ -189,7 +189,10 @@ class Bm25Negatives(NegativeSampler):
 
     @cached_property
     def candidates(self) -> Callable[[int], np.ndarray]:
-        """A cached function from a pair to the passages that may be drawn for it, (n,) int64."""
+        """Function that returns the passages that may be drawn for a pair, (n,) int64.
+
+        Its results are cached, because a pair is drawn for in every epoch.
+        """
         return cache(self._rank)
 
     def _rank(self, pair: int) -> np.ndarray:
@@ -204,7 +207,7 @@ class Bm25Negatives(NegativeSampler):
 
     @cached_property
     def _index(self) -> Bm25Index:
-        """BM25 over all passages."""
+        """BM25 index of all passages, which ranks the candidates."""
         names = [str(document) for document in self.data.passages.documents.tolist()]
         return Bm25Index.build(self.data.passages.texts, names)
 

@@ -70,7 +70,7 @@ def _parameters_below(backbone: Any, layer: int) -> list[nn.Parameter]:
     """
     learning = [parameter for parameter in backbone.parameters() if parameter.requires_grad]
     ids = torch.ones(1, 2, dtype=torch.long, device=learning[0].device)
-    # A parameter that does not influence the layer's input has no gradient.
+    # A parameter that does not influence the layer's input has no gradient from it.
     with torch.enable_grad():
         output = backbone(
             input_ids=ids, attention_mask=torch.ones_like(ids), output_hidden_states=True
@@ -228,10 +228,11 @@ def make_accelerator(device: torch.device, precision: str, accumulation: int = 1
         "set a multiple of it",
     )
     if processes == 1:
-        # A process may train several models in turn, and accelerate would keep the first state.
+        # accelerate keeps one state per process. Without this reset, a second training in the
+        # process would use the device and precision of the first.
         AcceleratorState._reset_state(reset_partial_state=True)
         if device.type == "cuda" and device.index is not None:
-            # accelerate uses PyTorch's current device.
+            # accelerate can only be told the GPU as PyTorch's current device.
             torch.cuda.set_device(device)
 
     mixed = "bf16" if uses_bfloat16(precision, device) else "no"

@@ -60,7 +60,7 @@ class PrefetchedBatches:
         self._batches: Iterator[Any] | None = None
 
     def __call__(self, number: int, pairs: np.ndarray) -> Any:
-        """Return the next batch.
+        """Return the next prepared batch, and wait for it if it is not ready.
 
         Args:
             number: Number of the batch.
@@ -96,7 +96,10 @@ class _Batches(Dataset[Any]):
 
 
 def _tokenize_in_one_thread(_: int) -> None:
-    """Keep the tokenizer of a worker from waiting for threads that a fork does not copy."""
+    """Switch off the threads of the tokenizer in a worker process.
+
+    A fork does not copy threads, so a tokenizer that uses them would wait forever.
+    """
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 

@@ -191,7 +191,7 @@ class TrainingSettings(Settings):
     def check(self) -> None:
         """Refuse settings that would have no effect."""
         parse_metric(self.dev_metric)
-        # Both settings act on evaluations during training.
+        # Co-training and patience act on evaluations during training, so there must be some.
         for name, use in (("cotraining", "re-clusters at"), ("patience", "counts")):
             is_set = bool(getattr(self, name))
             require(
@@ -208,7 +208,10 @@ class TrainingSettings(Settings):
 
     @property
     def unsupervised_in_batch(self) -> int:
-        """Number of pseudo-query pairs in a joint batch; 0 if they would fill the whole batch."""
+        """Number of pairs with generated queries in a batch of joint training.
+
+        It is 0 if they would fill the whole batch, which `check` refuses.
+        """
         count = round(self.batch_size * self.unsupervised_share)
         if count == self.batch_size:
             return 0

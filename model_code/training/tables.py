@@ -112,7 +112,7 @@ class DevEvaluator:
         Args:
             rankings: For each of `queries`, a ranking of document numbers as text.
         """
-        # Queries are named by their position.
+        # The metric needs ids of queries, so each query is named by its position.
         run = {str(row): ranking for row, ranking in enumerate(rankings)}
         value_of_query = evaluate_run(run, self.qrels, [self.metric])[self.metric]
         values = np.array([value_of_query[str(row)] for row in range(len(self.queries))])
@@ -123,7 +123,9 @@ class DevEvaluator:
         return float(values.mean())
 
     def _group_means(self, values: np.ndarray) -> dict[str, dict[str, float]]:
-        """Return the mean metric of the queries that training asks for or not; see `groups`.
+        """Return the mean metric of two groups of queries: asked for in training, or not.
+
+        The attribute `groups` describes them.
 
         Args:
             values: Metric of each query, (Q,).

@@ -144,7 +144,7 @@ class Objective(nn.Module):
         return encode_buckets(forward, texts)
 
     def _contrastive(self, queries: Tensor, documents: Tensor, batch: TrainingBatch) -> Tensor:
-        """Return the contrastive loss of each pair, (B,)."""
+        """Return the contrastive loss of each pair, (B,): the query's document against others."""
         positives = documents[: len(queries)]
         negatives = documents[len(queries) :]
         contrast = Contrast(batch.relevant, negatives, batch.allowed)
@@ -219,7 +219,7 @@ class Trainer(TrainingLoop):
         checkpoint = latest_checkpoint(checkpoints)
         if checkpoint is not None:
             self.state, saved_hierarchy = load_training_state(checkpoint)
-            # Co-training may have replaced the hierarchy before the checkpoint was written.
+            # A checkpoint holds a hierarchy if co-training had replaced the one that was given.
             hierarchy = saved_hierarchy or hierarchy
 
         objective = self._make_objective(hierarchy)
@@ -238,7 +238,7 @@ class Trainer(TrainingLoop):
         return super().fit()
 
     def _prepare(self, objective: Objective, optimizer: Any, hierarchy: Hierarchy | None) -> None:
-        """Set up model, optimiser, batches and negatives.
+        """Set up what depends on the hierarchy: model, optimiser, batches and negatives.
 
         It is called before training, and after co-training has clustered the passages again.
         """
@@ -286,7 +286,7 @@ class Trainer(TrainingLoop):
         return Objective(self.encoder, self.settings, hierarchy, self.pair_loss)
 
     def _make_optimizer(self, objective: Any) -> Any:
-        """Return the optimiser of an objective; trainers of other kinds override it."""
+        """Return the optimiser of an objective's weights; trainers of other kinds override it."""
         return make_optimizer(objective, self.settings)
 
     def _make_collator(
@@ -373,7 +373,7 @@ class Trainer(TrainingLoop):
         return dev.score(self.encoder.encode(dev.queries), index)
 
     def _recluster(self, vectors: np.ndarray) -> None:
-        """Cluster the passages again.
+        """Cluster the passages again with the current encoder, and train on with the new hierarchy.
 
         Args:
             vectors: Vectors of the N passages, (N * v, H), with v consecutive rows per passage. The
