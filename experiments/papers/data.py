@@ -42,15 +42,18 @@ def prepare_corpus(
 
     Args:
         name: Name of the corpus.
-        settings: All settings of the experiment.
+        settings: All settings of the experiment. `sizes` applies to all corpora, and
+            `sizes_of.NAME` changes some of them for one corpus.
         data: Folder of the data sets.
         cache: Folder of downloads and builds.
     """
     folder = cache / "corpora" / name
+    sizes = dict(settings["sizes"])
+    sizes.update(settings.get("sizes_of", {}).get(name, {}))
     # Settings that the folders depend on. They are built again if one of these changes.
     made_of = {
         "corpus": settings["corpora"][name],
-        "sizes": settings["sizes"],
+        "sizes": sizes,
         "encoder": settings["encoder"],
     }
     inputs = {
@@ -70,7 +73,7 @@ def prepare_corpus(
         open_source(corpus_settings, data), corpus_settings, PassageSettings(words=0)
     )
     whole = Corpus(**{table: built.tables[table] for table in TABLES})
-    _write_corpus(reduce_corpus(whole, settings["sizes"]), folder / "corpus")
+    _write_corpus(reduce_corpus(whole, sizes), folder / "corpus")
 
     context = StageContext(
         data, inputs, folder / "base", _base_settings(settings), folder / "checkpoints"
