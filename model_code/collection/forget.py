@@ -168,7 +168,10 @@ def _holds_query(generation: Generation, forgotten: str) -> bool:
 
 
 def _delete_solver_caches(index: LiveIndex) -> None:
-    """Delete the caches of IncDSI, which contain known queries. They are computed again."""
+    """Delete the caches of IncDSI, which contain known queries. They are computed again.
+
+    IncDSI solves the vector of a document so that its known queries find it.
+    """
     folder = additions_folder(index.project)
     if folder.exists():
         shutil.rmtree(folder)

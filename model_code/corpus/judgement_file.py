@@ -217,7 +217,7 @@ class JudgedSource:
             yield from self._document_rows(progress)
 
     def _document_rows(self, progress: Progress) -> Iterator[Row | RefusedRow]:
-        """Yield the source's rows of documents, and remember their ids for the qrels."""
+        """Yield the source's rows of documents. Remember their ids to check judgements later."""
         for row in self.source.rows("documents", progress):
             if isinstance(row, Row):
                 self._document_ids.add(written_id(row.values.get("id")))

@@ -235,7 +235,7 @@ def _judgement_values(values: Mapping[str, Any], names: Mapping[str, str]) -> di
 
 
 def _read_qrels(path: Path) -> Iterator[Row | RefusedRow]:
-    """Yield the rows of a file of qrels. They hold the id of a query in place of its text."""
+    """Yield the rows of a file of qrels (judgements), which name a query by its id."""
     if not _has_header(path):
         yield from _read_trec_qrels(path)
         return

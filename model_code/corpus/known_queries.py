@@ -76,7 +76,7 @@ class CorpusQueries:
 def query_hash(text: str) -> str:
     """Return the SHA-256 of a normalised query.
 
-    Files store this hash to recognise a held-out query without containing its text.
+    Files store this hash to recognise a query that is kept for evaluation, without its text.
     """
     return hash_text(normalize_query(text))
 

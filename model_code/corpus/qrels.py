@@ -23,7 +23,7 @@ MAX_RELEVANCE = 2**53
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A valid row of qrels.
+    """A valid row of qrels: the grade of a document for a query.
 
     Attributes:
         row: The row.

@@ -118,7 +118,7 @@ class HubSettings(Settings):
 
 
 class FileSettings(Settings):
-    """Where `files` and `trec` find queries and qrels; documents are at `corpus.path`.
+    """Where `files` and `trec` find queries and qrels (judgements); documents are at `corpus.path`.
 
     The suffix tells the format: .jsonl, .csv or .tsv (each also with .gz), or .parquet.
     """

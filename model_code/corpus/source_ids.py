@@ -166,7 +166,7 @@ def name_documents(rows: CleanRows, source: str) -> CleanRows:
 
 
 def name_notes(notes: Collection[ReadingNote], source: str) -> list[ReadingNote]:
-    """Prefix the file names of reading notes with the name of a source."""
+    """Prefix the file names in notes about unread parts of files with the name of a source."""
     return [replace(note, file=source_document_id(source, note.file)) for note in notes]
 
 

@@ -199,7 +199,10 @@ def passage_texts(passages: pd.DataFrame, include_title: bool) -> list[str]:
 
 
 def headlines_of(documents: pd.DataFrame) -> dict[str, str]:
-    """Return the headline of each document of the table, by document id."""
+    """Return the headline of each document of the table, by document id.
+
+    A headline is the title in plain words, with the first sentence.
+    """
     rows = zip(documents["document_id"], documents["title"], documents["text"], strict=True)
     return {document_id: make_headline(title, text) for document_id, title, text in rows}
 

@@ -238,7 +238,8 @@ class GeneratorTrainer(TrainingLoop):
     def _evaluate(self) -> None:
         """Record the log-likelihood of held-out queries, and keep the weights if it is the best.
 
-        It is the mean over the tokens of all held-out queries. Nothing is recorded without any.
+        It is the mean over the tokens of all held-out queries, on which the model is not trained.
+        Nothing is recorded if there are none.
         """
         batch_size = self.settings.batch_size
         total_loss = 0.0
@@ -272,8 +273,8 @@ class GeneratorTrainer(TrainingLoop):
 def train_generator(context: StageContext) -> dict[str, Any]:
     """Train the model that writes queries, and write `model/` and `history.json`.
 
-    The model learns from the training qrels of the corpus. Query lines are removed from the
-    documents first, because a model would otherwise learn to copy them.
+    The model learns from the judged training queries of the corpus. Documents lose the lines that
+    are such queries first, because a model would otherwise learn to copy them.
 
     Args:
         context: Context of the stage `query_generator`.

@@ -251,7 +251,7 @@ def _judgement_rows(
 
 
 def _corpus_rows(project: Project, table: str) -> Iterator[dict[str, Any]]:
-    """Yield the rows of the table "queries" or "qrels" of the built corpus, if there is one."""
+    """Yield rows of the built corpus, if there is one: of the table "queries" or "qrels"."""
     # The import is inside because it takes long and other commands of this package do not need it.
     import pyarrow.parquet as pq
 

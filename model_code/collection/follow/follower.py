@@ -168,8 +168,8 @@ class Follower:
         A generation is a snapshot of the writer's index.
 
         Raises:
-            FreshetError: If nothing is published, the head is refused, or a file is damaged. The
-                copy then keeps its present generation.
+            FreshetError: If nothing is published, the head (signed description) of the publication
+                is refused, or a file is damaged. The copy then keeps its present generation.
         """
         with file_lock(self.project.state / "following.lock"):
             try:
@@ -229,7 +229,7 @@ class Follower:
         return True
 
     def _require_acceptable(self, head: PublishedHead) -> None:
-        """Refuse a head of another writer, an older head, and a head from before an erasure.
+        """Refuse a head of another writer, an older head, and one from before texts were erased.
 
         A head is the signed description of a published generation. Its epoch identifies the writer,
         and its sequence number rises with every publication.
@@ -264,7 +264,7 @@ class Follower:
             )
 
     def _holds(self, head: PublishedHead) -> bool:
-        """Return whether the copy is complete, and equals the published generation of a head."""
+        """Return whether the copy is complete, and equals the generation that a head describes."""
         if self.state.sequence != head.sequence:
             return False
         store = GenerationStore(self.project.live, head.retriever)

@@ -26,8 +26,8 @@ class PublishedHead:
 
     Attributes:
         epoch: Identity of the one writer. Another writer has another epoch.
-        sequence: Number of the head. It rises with every publication.
-        erasures: Number of publications that followed an erasure. It only rises.
+        sequence: Number of this head. It rises with every publication.
+        erasures: Number of publications that followed an erasure of documents. It only rises.
         erasure: Mark of the writer's last erasure; "" if nothing was erased.
         published: Time in seconds since 1970.
         retriever: Retriever that is searched.
@@ -67,13 +67,13 @@ class PublishedHead:
 
 @dataclass(frozen=True)
 class FollowerRegistration:
-    """A follower's message to the writer about the folders that it needs.
+    """The message of a follower, a copy on another machine, about the folders that it needs.
 
     Attributes:
         name: Name of the follower.
-        epoch: Epoch of the writer that it follows.
-        sequence: Number of the head whose folders it needs. The writer keeps the folders of this
-            head and of all later ones.
+        epoch: Identity of the writer that it follows.
+        sequence: Number of the publication whose folders it needs. The writer keeps the folders of
+            this publication and of all later ones.
         erasures: Number of erasures whose texts were deleted from the follower's disk.
         seen: Time of the registration in seconds since 1970.
     """
@@ -88,8 +88,8 @@ class FollowerRegistration:
 def published_folder(retriever: str, number: str, manifest_hash: str) -> str:
     """Return the name of a generation's folder in the storage.
 
-    It contains the hash of the manifest, because numbers start again after a collection was
-    deleted.
+    It contains a hash of the folder's manifest, which lists the checksums of the files. The number
+    is not enough, because numbers start again after a collection was deleted.
     """
     return f"{GENERATIONS}/{retriever}/{number}-{manifest_hash[:HASH_CHARACTERS]}"
 
@@ -116,7 +116,10 @@ def read_head(storage: SharedStorage, key: bytes, name: str = HEAD) -> Published
 
 
 def write_head(storage: SharedStorage, key: bytes, head: PublishedHead) -> None:
-    """Write a head under its number, and then as the current head that followers read."""
+    """Write a head under its number, and then as the current head that followers read.
+
+    A head is the signed description of a published generation. Followers are copies elsewhere.
+    """
     signed = _sign_with_format(head, key)
     storage.write(f"{HEADS}/{head.sequence:08d}.json", signed)
     storage.write(HEAD, signed)
@@ -129,7 +132,7 @@ def register(storage: SharedStorage, key: bytes, registration: FollowerRegistrat
 
 
 def read_registrations(storage: SharedStorage, key: bytes) -> list[FollowerRegistration]:
-    """Return the registrations of all followers, by ascending name.
+    """Return the registrations of all followers, the copies on other machines, by ascending name.
 
     By a registration, a follower tells the writer which folders it still needs.
 
@@ -149,7 +152,8 @@ def read_registrations(storage: SharedStorage, key: bytes) -> list[FollowerRegis
 def is_active(registration: FollowerRegistration, epoch: str, now: float) -> bool:
     """Return whether the writer keeps folders for a follower.
 
-    It does if the follower follows this writer and has registered recently.
+    A follower is a copy on another machine. Its folders are kept if it follows this writer and has
+    registered recently.
     """
     is_recent = now - registration.seen < FOLLOWER_EXPIRY_SECONDS
     return is_recent and registration.epoch == epoch
@@ -174,7 +178,8 @@ def format_time(seconds: float) -> str:
 def _require_format(content: dict[str, Any], storage: SharedStorage) -> None:
     """Raise an error unless a head or a registration has the format that this version reads.
 
-    The number of the format is removed from the content, so that the rest are its attributes.
+    A head describes a publication, and a registration tells which one a follower needs. The number
+    of the format is removed from the content, so that the rest are its attributes.
     """
     found = content.pop("format", None)
     if found != PUBLISH_FORMAT:

@@ -48,7 +48,7 @@ class WriterState:
 
     Attributes:
         epoch: Identity of the writer, which changes if another writer takes over.
-        sequence: Highest number of a head that the writer may have written.
+        sequence: Highest number of a publication that the writer may have begun.
     """
 
     epoch: str
@@ -65,7 +65,7 @@ class PublishReport:
         uploaded: Number of folders that were uploaded.
         deleted: Number of folders that were deleted.
         is_new: Whether this publication wrote a new head.
-        followers: Registrations of the followers.
+        followers: For each copy on another machine, which publication it needs.
     """
 
     target: str
@@ -96,7 +96,7 @@ class PublishReport:
 def record_erasure(project: Project) -> None:
     """Record that texts were erased.
 
-    The next publication then deletes all folders that its head does not name.
+    The next publication then deletes all published folders that it does not need itself.
 
     A random text, the mark, records the erasure. A count could repeat an old value after the state
     was deleted.
@@ -267,7 +267,8 @@ def _keep_folders(generation: Generation) -> Iterator[None]:
 def _upload_folders(storage: SharedStorage, generation: Generation, head: PublishedHead) -> int:
     """Upload the folders that the storage lacks, and return their number.
 
-    The manifest of a folder is uploaded last, so that a folder with a manifest is complete.
+    The manifest, a folder's list of checksums, is uploaded last. So a folder with a manifest is
+    complete.
     """
     uploaded = 0
     for number, name in head.folder_names().items():

@@ -41,7 +41,7 @@ class BuildArtifacts:
         encoder: Folder of the encoder.
         index: Folder of the index.
         documents: File `documents.parquet` of the corpus.
-        hierarchy: Folder of the hierarchy.
+        hierarchy: Folder of the hierarchy, the tree of passage clusters.
         known_queries: File of the known queries. None if the build has no such file.
     """
 

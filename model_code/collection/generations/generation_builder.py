@@ -197,7 +197,8 @@ class GenerationDraft:
     def merge(self, newest: int) -> None:
         """Merge segments to a new segment in the folder of the generation.
 
-        Fewer segments make searches faster. Nothing is encoded again.
+        A segment is an index of some documents. Fewer segments make searches faster. Nothing is
+        encoded again.
 
         Args:
             newest: Number of the newest shared segments to merge. The fresh segment is merged with
@@ -252,7 +253,7 @@ class GenerationDraft:
         return facts
 
     def _known_fields(self) -> list[str]:
-        """Return the names of fields that only removed documents of dropped segments had.
+        """Return the names of fields that only removed documents had, whose segments were dropped.
 
         The manifest remembers them, so that a filter may still name them. It matches nothing then.
         A filter with an unknown field is an error.
@@ -316,6 +317,9 @@ class GenerationDraft:
 
 class GenerationBuilder:
     """Builds the generations of one retriever. Only one builder may work at a time.
+
+    A generation is a snapshot of the index. It consists of segments, each an index of some
+    documents.
 
     Encoder and segments stay in memory between calls, so that later changes are fast.
     """
@@ -385,7 +389,7 @@ class GenerationBuilder:
             searcher.base.retriever.encode_ahead(passages)
 
     def find_documents_to_solve(self, pending: Mapping[str, Change]) -> dict[str, frozenset[str]]:
-        """Find the documents whose vectors must be solved again because of feedback.
+        """Find the documents whose vectors IncDSI must solve again because of feedback.
 
         This builder does not solve vectors, so it finds none. Subclasses override the method.
 
@@ -409,7 +413,7 @@ class GenerationBuilder:
         """Make changes searchable: build a generation and make it the current one.
 
         A generation is a snapshot of the index. Searches use the current one. If no document
-        changes and the cursor is equal, no generation is built.
+        changes and the part of the ledger is the same, no generation is built.
 
         Args:
             changes: Changes in their order. Only the last change of each document counts.

@@ -78,7 +78,7 @@ class GenerationStore:
     def generations(self) -> list[Generation]:
         """Return all finished generations, oldest first.
 
-        A generation is finished if it has a manifest, which is written last.
+        A generation is finished if it has a manifest. This file describes it, and is written last.
 
         Raises:
             Damaged: If a manifest is damaged.

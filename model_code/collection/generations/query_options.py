@@ -49,7 +49,7 @@ class QueryOptions:
             `model_code.text.query_syntax`. If False, they are searched as text.
         typos: Whether one typo is tolerated in longer words that no document contains.
         prefix: Whether the last word may be unfinished.
-        floor: Whether to mark hits below the relevance floor, which are probably no answers.
+        floor: Whether to mark hits that fit the query so little that they are probably no answers.
         min_score: Lowest score of a hit. None sets no limit.
         diversity: How far similar documents move down, from 0 (not at all) to 1; see
             `model_code.retrieval.diversity`.

@@ -88,7 +88,7 @@ MAX_FEEDBACK_RANK = 100
 
 
 class Searcher:
-    """Searches one generation.
+    """Searches one generation, a snapshot of the index that consists of segments.
 
     Indexes and hierarchy are in memory. Texts are read from the disk. Data that only some searches
     need, such as the index of fields, is opened by the first such search.
@@ -146,7 +146,10 @@ class Searcher:
 
     @cached_property
     def retriever(self) -> Retriever:
-        """Retriever that searches all segments together. It is created on first use."""
+        """Retriever that searches all segments together. It is created on first use.
+
+        A segment is an index of some documents.
+        """
         segments = [view.searchable for view in self.views]
         return type(self.base.retriever).join_segments(segments)
 
@@ -169,9 +172,9 @@ class Searcher:
     def renewed(self) -> Searcher:
         """Return a searcher of the current generation. It is this searcher if nothing changed.
 
-        A new searcher uses the segments that are open already. Generations are compared by their
-        manifests, not by their numbers, because numbers start from 0 again after a live collection
-        was deleted.
+        A new searcher uses the segments, the indexes of some documents each, that are open already.
+        Generations are compared by their manifests, not by their numbers, because numbers start
+        from 0 again after a live collection was deleted.
         """
         store = GenerationStore(self.live, self.generation.retriever)
         if store.current() == self.generation:
@@ -197,7 +200,7 @@ class Searcher:
     def relevance_floor(self) -> RelevanceFloor:
         """Relevance floor: the fit below which a hit is probably no answer.
 
-        It is learned from random queries, once per base segment.
+        It is learned from random queries, once for the segment of the build.
         """
         if self.base.floor is None:
             ids = self.ids_after("", self.document_count)
@@ -956,10 +959,10 @@ class Searcher:
         return explained
 
     def _mark_below_floor(self, hits: Sequence[Hit], text: str, query: Any) -> list[Hit]:
-        """Mark the hits below the relevance floor, which are probably no answers.
+        """Mark the hits that fit the query so little that they are probably no answers.
 
-        The floor is learned from random queries, which the collection hardly answers. If the query
-        has no words, all hits are marked.
+        The limit, called relevance floor, is learned from random queries, which the collection
+        hardly answers. If the query has no words, all hits are marked.
         """
         if not hits:
             return []

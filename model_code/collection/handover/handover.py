@@ -83,7 +83,8 @@ class HandoverRecord:
 
     Attributes:
         retriever: Name of the retriever whose documents were copied.
-        fingerprint: Fingerprint of the encoder that made the vectors.
+        fingerprint: Fingerprint of the encoder that made the vectors. It identifies the encoder's
+            weights and settings.
         generation: Number of the generation that was copied last.
         event: Id of the last ledger event that this generation contains.
         change_sets: Number of finished hand-overs, each of which copied documents to the
@@ -272,7 +273,7 @@ def _new_record(searcher: Searcher) -> HandoverRecord:
 
 @contextmanager
 def _locked_record(project: Project, target: HandoverTarget) -> Iterator[Path]:
-    """Context manager that locks a hand-over, and yields the path of its record."""
+    """Context manager that locks the copying to a collection, and yields the path of its record."""
     path = project.state / HANDOVERS / f"{target.key}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     with file_lock(path.with_suffix(".lock"), f"waiting for another hand-over to {target}"):
@@ -280,10 +281,10 @@ def _locked_record(project: Project, target: HandoverTarget) -> Iterator[Path]:
 
 
 def _read_complete_record(path: Path, target: HandoverTarget) -> HandoverRecord:
-    """Read the record of a collection to which a whole hand-over was written.
+    """Read the record of a collection to which all documents were copied.
 
     Raises:
-        FreshetError: If there was none, or it was interrupted.
+        FreshetError: If no documents were copied, or the first copying was interrupted.
     """
     if not path.is_file():
         raise FreshetError(

@@ -58,7 +58,7 @@ class OpenSearchFiles:
         return (self._folder / MAPPING).is_file()
 
     def create(self, dimension: int) -> None:
-        """Write the mapping, and delete the files of earlier hand-overs."""
+        """Write the mapping, and delete the files that earlier hand-overs have written."""
         self._folder.mkdir(parents=True, exist_ok=True)
         for path in self._folder.glob("*.ndjson"):
             if WRITTEN_FILE.fullmatch(path.name):

@@ -692,7 +692,9 @@ class LiveIndex:
             return applied.generation
 
     def compact(self) -> Generation:
-        """Merge all added segments of the current generation into one, which makes searches faster.
+        """Merge all added segments into one, which makes searches faster.
+
+        A segment is an index of some documents.
 
         Rankings do not change.
 
@@ -864,7 +866,10 @@ class LiveIndex:
 
 
 def additions_folder(project: Project) -> Path:
-    """Return the folder in which IncDSI caches data between additions."""
+    """Return the folder in which IncDSI caches data between additions.
+
+    IncDSI solves the vector of a document so that queries find it.
+    """
     return project.state / "additions"
 
 
@@ -893,7 +898,8 @@ def make_generation_builder(
 def _make_builder(project: Project, retriever: str, opened: Generation | None) -> GenerationBuilder:
     """Create the builder that suits the settings and the retriever; see `make_generation_builder`.
 
-    A retriever that learns vectors of documents needs another kind of IncDSI than a fusion.
+    IncDSI solves the vector of a document so that queries find it. A retriever that learns vectors
+    of documents needs another kind of IncDSI than a fusion.
     """
     settings = project.settings("additions", AdditionSettings)
     folder = additions_folder(project)
@@ -929,7 +935,8 @@ def apply_pending(
 ) -> ApplyResult:
     """Apply pending events: build a new generation, and make it the current one.
 
-    The provenance of the generation names the sources and the ids of the events.
+    The provenance, a record of the generation's origin, names the sources and the ids of the
+    events.
 
     Args:
         builder: Builder of the retriever's generations.

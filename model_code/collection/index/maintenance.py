@@ -119,9 +119,9 @@ class BackgroundMaintenance:
     def _collect_garbage(self, name: str) -> bool:
         """Delete old generations of a retriever, if there are enough unneeded ones.
 
-        Generations of registered builds are kept, because a rollback of the champion returns to
-        them. Generations that a retrain is going to read are kept as well. `freshet tools gc` also
-        deletes builds that the registry no longer needs.
+        Generations of registered builds are kept, because a rollback of the champion, the version
+        that is searched by default, returns to them. Generations that a retrain is going to read
+        are kept as well. `freshet tools gc` also deletes builds that the registry no longer needs.
 
         Returns:
             Whether generations were deleted.

@@ -183,6 +183,8 @@ def has_ledger_position(generation: Generation) -> bool:
 def require_matching_ledger(ledger: Ledger, generation: Generation) -> LedgerCursor:
     """Check that a generation was made from a ledger, and return the generation's cursor.
 
+    The cursor names the part of the ledger that the generation contains.
+
     If events of another ledger were applied to the generation, documents would be lost.
 
     Args:

@@ -161,6 +161,8 @@ class DecidingReport:
 def deciding_report(project: Project) -> DecidingReport | None:
     """Return the last drift report of the default retriever that requested a pilot or a retrain.
 
+    A drift report compares new documents with old ones. A pilot is a short training on a sample.
+
     It may not be the newest report: a newer one may have had too few documents to decide. The
     user should still see the reason for the task that is open.
 
@@ -377,7 +379,7 @@ def _newest_line(newest: Mapping[str, Any]) -> str:
 
 
 def _drift_lines(record: Mapping[str, Any]) -> Iterator[str]:
-    """Yield lines about a drift report.
+    """Yield lines about a drift report, which compares new documents with old ones.
 
     They name the measures that exceed their thresholds, the measures that were not computed, and
     the decision.

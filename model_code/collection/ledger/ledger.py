@@ -672,7 +672,7 @@ class Ledger:
             return [dict(row._mapping) for row in connection.execute(query)]
 
     def record_drift_report(self, report: Mapping[str, Any], batch: tuple[int, int]) -> int:
-        """Record a drift report, and return its id.
+        """Record a drift report, which compares new documents with old ones, and return its id.
 
         Args:
             report: Drift report, as values that JSON can hold.
@@ -692,6 +692,8 @@ class Ledger:
 
     def recent_drift_reports(self, number: int) -> list[Row]:
         """Return the last drift reports of the retriever, newest first.
+
+        A drift report compares new documents with old ones.
 
         Args:
             number: Largest number of reports to return.

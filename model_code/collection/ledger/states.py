@@ -491,7 +491,7 @@ class _Intervals:
 
     @classmethod
     def read(cls, connection: sa.Connection, cursor: LedgerCursor) -> _Intervals:
-        """Read the reverts and copies of a ledger, as seen from a generation with this cursor."""
+        """Read the reverts and copies of a ledger, as seen from the generation with this cursor."""
         history = read_history(connection)
         start = cursor.position.event
         last_id = connection.scalar(SELECT_LAST_ID)

@@ -47,8 +47,8 @@ class TaskState(StrEnum):
 
     - `OPEN`: due or running.
     - `DONE`: finished, or made unnecessary by other work.
-    - `REFUSED`: finished without an effect, because the gate, the pilot or the drift check decided
-      so.
+    - `REFUSED`: finished without an effect, because a check decided so: the gate,
+      the pilot or the drift check.
     - `FAILED`: all attempts failed.
     - `CANCELED`: canceled by a person.
     """
@@ -280,8 +280,8 @@ class TaskTable:
         """Close all open retrain tasks of a retriever with the outcome of a retrain.
 
         If no task is open, a person started the retrain. Then a closed task is recorded, so that
-        the history is complete. Open pilots are closed as well. If they are still needed, a later
-        drift report requests a new pilot.
+        the history is complete. Open pilots, short trainings on a sample, are closed as well. If
+        they are still needed, a later drift check requests a new pilot.
 
         Args:
             retriever: Name of the retriever that was retrained.

@@ -34,7 +34,9 @@ class RefinedDocuments:
     queries: dict[str, np.ndarray] = field(default_factory=dict)
 
     def save(self, folder: Path) -> None:
-        """Write the records to the folder of the segment. Equal records give equal bytes.
+        """Write the records of refined documents to a segment's folder.
+
+        Equal records give equal bytes.
 
         No file is written if there are no records.
         """
@@ -47,7 +49,7 @@ class RefinedDocuments:
 
     @classmethod
     def load(cls, folder: Path) -> RefinedDocuments:
-        """Read the records from the folder of a segment. They are empty if there is no file."""
+        """Read the records of refined documents from a segment's folder, if it has any."""
         if not (folder / REFINED).is_file():
             return cls()
         content = read_json(folder / REFINED)

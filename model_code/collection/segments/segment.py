@@ -288,7 +288,7 @@ class BaseSegment(LoadedSegment):
 
     @cached_property
     def topics(self) -> list[list[str]]:
-        """Names of the hierarchy's nodes, level by level. Empty if the build did not name them."""
+        """Names of the passage clusters, level by level. Empty if the build did not name them."""
         path = self.folder / HIERARCHY / TOPICS
         return read_json(path) if path.is_file() else []
 

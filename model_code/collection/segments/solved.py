@@ -95,7 +95,9 @@ class SolvedDocuments:
     documents: dict[str, SolvedDocument] = field(default_factory=dict)
 
     def save(self, folder: Path) -> None:
-        """Write the records to the folder of the segment. Equal records give equal bytes.
+        """Write the records of solved documents to a segment's folder.
+
+        Equal records give equal bytes.
 
         No file is written if there are no records.
         """
@@ -198,7 +200,7 @@ class SolvedSummary:
         )
 
     def sentence(self) -> str:
-        """Return the summary as text for the user.
+        """Return how many queries find their documents before and after IncDSI, as sentences.
 
         >>> SolvedSummary(2, 5, 3, 5, 0, 1).sentence().split(". ")[0]
         'IncDSI refined 2 documents: 5 of their 5 queries find them, 3 before'

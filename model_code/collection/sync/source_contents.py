@@ -206,7 +206,7 @@ def _read_one_file(source: FolderSource, name: str) -> Iterator[Row | RefusedRow
 def _reading_rules(settings: CorpusSettings) -> str:
     """Return a hash of the settings and the code that read rows.
 
-    If it changes, a unit can give other documents although its content has not changed.
+    If it changes, a file can give other documents although its content has not changed.
     """
     code_folder = Path(corpus.__file__).parent
     rules = {
@@ -314,7 +314,7 @@ def _merge_summaries(
 
 
 def _document_hashes(summaries: Mapping[str, Any]) -> dict[str, str]:
-    """Return the content hash of each document in the summaries of units, by document id."""
+    """Return the content hash of each document in the summaries of files, by document id."""
     hashes: dict[str, str] = {}
     for summary in summaries.values():
         for document_id, content_hash, *_ in summary["documents"]:

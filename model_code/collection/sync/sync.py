@@ -267,7 +267,7 @@ def _content_hash(units: Sequence[SourceUnit]) -> str:
 
 
 def _refusal_notes(contents: SourceContents) -> list[ReadingNote]:
-    """Return a reading note for each file that is one document and was refused."""
+    """Return a note for `freshet status` about each file that is one document and was refused."""
     notes: list[ReadingNote] = []
     for row in contents.refused:
         if row["row"] is None:
@@ -352,7 +352,7 @@ def _refuse_ids_of_named_sources(
 
 
 def _unread_file_notes(source: Source, source_name: str | None) -> list[ReadingNote]:
-    """Return a reading note for each file of a source that cannot be read.
+    """Return a note for `freshet status` about each file of a source that cannot be read.
 
     The notes of a named source get the names that its documents have in the index.
     """

@@ -25,7 +25,10 @@ _IGNORED = dict.fromkeys(map(ord, "\u00ad*`~[]"))
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """A reading note without the name of the file, which a reader of a format does not know."""
+    """A statement that a part of a file was not read, or was read by a guess.
+
+    It becomes a reading note, with the name of the file, which a reader of a format does not know.
+    """
 
     kind: NoteKind
     detail: str

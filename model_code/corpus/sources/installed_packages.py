@@ -227,7 +227,7 @@ class InstalledPackagesSource:
         return {"versions": versions, "watermark": None, "content_hash": digest.hexdigest()}
 
     def rows(self, table: Table, progress: Progress = no_progress) -> Iterator[Row]:
-        """Yield the documents, the summaries that are queries, or the qrels that join them."""
+        """Yield the documents, the summaries that are queries, or the judgements that join them."""
         if self._docstrings is None:
             # Parsing takes seconds, and all three tables need the result.
             self._docstrings = self._read_all(progress)
