@@ -28,7 +28,7 @@ def require(condition: bool, message: str) -> None:
 
 
 def require_files(folder: Path, names: Iterable[str]) -> None:
-    """Require files below `folder` that are not empty."""
+    """Require the named files below `folder` to exist and not to be empty."""
     missing = []
     for name in names:
         path = folder / name

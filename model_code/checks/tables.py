@@ -173,7 +173,7 @@ def passage_documents(corpus: Path) -> list[str]:
 
 
 def _check_splits(queries: pd.DataFrame, qrels: pd.DataFrame) -> None:
-    """Require each judgement to be in the split of its query."""
+    """Require each judgement to be in the same split (train, dev, ...) as its query."""
     split_by_query = queries.set_index("query_id")["split"]
     is_wrong = qrels["query_id"].map(split_by_query) != qrels["split"]
     require_no_rows("qrels", "split must be its query's split", qrels.loc[is_wrong, "query_id"])

@@ -69,7 +69,7 @@ class Questions:
     protected: tuple[Question, ...] = ()
 
     def save(self, path: Path) -> None:
-        """Write a JSON file. Equal questions give equal bytes."""
+        """Write the queries to a JSON file. Equal questions give equal bytes."""
         rows_by_kind: dict[str, list[dict[str, Any]]] = {}
         for kind, questions in vars(self).items():
             rows = []
@@ -82,7 +82,7 @@ class Questions:
 
     @classmethod
     def load(cls, path: Path) -> Questions:
-        """Read a file that `save` wrote."""
+        """Read the queries from a file that `save` wrote."""
         questions_by_kind = {}
         for kind, rows in read_json(path).items():
             questions = []
@@ -146,7 +146,10 @@ class DriftReference:
         return cls(sampled_vectors, trained, fingerprint, questions, note)
 
     def save(self, folder: Path) -> None:
-        """Write and seal the folder. Equal references give equal bytes."""
+        """Write the reference to a folder with a manifest of checksums.
+
+        Equal references give equal bytes.
+        """
         folder.mkdir(parents=True, exist_ok=True)
         with atomic_write(folder / TENSORS_FILE) as path:
             save_file({"vectors": self.vectors}, path)

@@ -66,7 +66,7 @@ class DsiRetriever(DenseRetriever):
         add_to_manifest(folder, {"kind": KIND, "encoding_scale": self.encoding_scale})
 
     def reopen(self, folder: Path) -> Self:
-        """Open the index in another folder with the same encoder."""
+        """Return a retriever with the same encoder over the index in another folder."""
         return type(self)(self.encoder, DenseIndex.load(folder), folder, self.fingerprint)
 
     @classmethod

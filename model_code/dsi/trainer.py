@@ -289,7 +289,7 @@ class DocumentTrainer(Trainer):
         return self.vectors.detach().cpu().numpy()[documents]
 
     def _score_dev(self, dev: DevEvaluator, ranked: np.ndarray) -> float:
-        """Return the dev metric for the vectors of `_index_dev_passages`."""
+        """Return the dev metric of the current vectors, which `_index_dev_passages` returned."""
         return dev.score(self.dev_queries(dev), ranked)
 
     def _make_objective(self, hierarchy: Hierarchy | None) -> DocumentObjective:

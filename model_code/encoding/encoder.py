@@ -141,7 +141,7 @@ def pad(sequences: Sequence[Sequence[int]], padding: int) -> Features:
     """
     lengths = np.fromiter(map(len, sequences), dtype=np.int64, count=len(sequences))
     longest = int(lengths.max(initial=0))
-    # Whether each place of the padded texts holds a token, (B, T).
+    # Which places of the padded texts hold a token, (B, T). The others are padding.
     is_token = np.arange(longest) < lengths[:, None]
     ids = np.full((len(sequences), longest), padding, dtype=np.int64)
     # One flat array is several times faster to make than a tensor of nested lists.
@@ -181,7 +181,7 @@ def bucket_by_length(features: Features, batch_tokens: int) -> LengthBuckets:
     """
     lengths = features["attention_mask"].sum(dim=1).tolist()
     batches = []
-    # The number of each text, in the order of the concatenated batches.
+    # Numbers of the texts, in the order in which the batches hold them.
     order: list[int] = []
     for rows in token_batches(lengths, batch_tokens):
         longest = lengths[rows[0]]
@@ -451,7 +451,7 @@ class Encoder(TextModel):
 
     @property
     def vectors_per_passage(self) -> int:
-        """Number of vectors with which a passage is indexed."""
+        """Number of vectors with which a passage is indexed: one, or one per layer."""
         return len(self.layers) or 1
 
     def forward(self, features: Features) -> torch.Tensor:
@@ -656,10 +656,10 @@ class Encoder(TextModel):
         has_letter = np.array([role.has_letter for role in roles], bool)
         starts_word = np.array([role.starts_word for role in roles], bool)
 
-        # Positions of the tokens with a letter, and the number of the word of each of them.
+        # The tokens that count, by position, and the number of the word that each belongs to.
         tokens = np.flatnonzero(has_letter)
         word_numbers = np.cumsum(starts_word)[tokens]
-        # Places in `tokens` at which the number of the word changes.
+        # Places in `tokens` at which a new word begins.
         first_tokens = np.flatnonzero(np.diff(word_numbers, prepend=-1))
         vectors = np.add.reduceat(states[tokens], first_tokens, axis=0)
         token_counts = np.diff(first_tokens, append=len(tokens))

@@ -144,7 +144,7 @@ class TokenSigns:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read what `save` wrote. The signs are memory-mapped."""
+        """Read token signs that `save` wrote. The bits are memory-mapped."""
         path = folder / SIGNS_FILE
         bits = np.asarray(np.load(path, mmap_mode="r"))
         return cls(bits, np.load(folder / STARTS_FILE), RowFile.open_large(path))

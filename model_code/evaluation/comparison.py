@@ -216,7 +216,7 @@ def _cells(
 
 
 def _round(value: float) -> float:
-    """Round a score for the report."""
+    """Round a score to `SCORE_DECIMALS` decimals for the report."""
     # Adding 0 turns a rounded -0.0 into 0.0, which reads better in a report.
     return round(float(value), SCORE_DECIMALS) + 0.0
 

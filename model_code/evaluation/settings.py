@@ -25,7 +25,7 @@ UNTRAINED_SYSTEMS = ("bm25", "bm25_known", "bm25_generated", "zero_shot", "untra
 
 
 class EvaluationSettings(Settings):
-    """The metrics, the number of queries, and the confidence of intervals."""
+    """How systems are evaluated: metrics, number of queries, and confidence of intervals."""
 
     # Every system is tested against these systems.
     references: ClassVar[tuple[str, ...]] = (

@@ -127,7 +127,7 @@ class Lloyd:
         self._averaged_labels = self.labels.clone()
 
     def refresh_scores(self) -> None:
-        """Compute `score` again for the points of clusters whose centroid moved."""
+        """Compute each point's cosine to its centroid again, if the centroid moved."""
         members = torch.nonzero(self.moved[self.labels])[:, 0]
         for rows in members.split(self._block_limit(MAX_BLOCK_POINTS)):
             self.score[rows] = paired_products(

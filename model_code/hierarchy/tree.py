@@ -191,7 +191,7 @@ class Hierarchy:
 
 
 def _require(condition: bool, rule: str) -> None:
-    """Raise FreshetError if the arrays of a hierarchy break a rule."""
+    """Raise FreshetError unless the arrays of a hierarchy keep a rule of trees."""
     if not condition:
         raise FreshetError(
             f"these arrays are not a hierarchy: it has {rule}; build it with build_hierarchy"

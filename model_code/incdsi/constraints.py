@@ -380,7 +380,7 @@ def _write_cache(constraints: Constraints, cache: Path) -> None:
 
 
 def _read_cache(cache: Path) -> Constraints:
-    """Read constraints that `_write_cache` wrote. The vectors are memory-mapped."""
+    """Read constraints from a folder that `_write_cache` wrote, and map their vectors."""
     facts = read_json(cache / CONSTRAINTS)
     return Constraints(
         facts["document_ids"],

@@ -167,7 +167,7 @@ class KnownQueries:
         return self.limits - self.prior_products
 
     def sorted_rows(self, rows: np.ndarray) -> np.ndarray:
-        """Return `rows` (k,) sorted by document id and query text."""
+        """Return rows (k,) of constraints, sorted by document id and query text."""
 
         def key(row: int) -> tuple[str, str]:
             return self.document_ids[row], self.texts[row]

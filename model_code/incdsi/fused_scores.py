@@ -143,15 +143,15 @@ class FusedScore:
 
     @property
     def encoder_retriever(self) -> DenseRetriever:
-        """The dense component of the base segment."""
+        """The retriever of the build whose encoder makes the vectors."""
         return self.dense_of(self.base)
 
     def dense_of(self, segment: LoadedSegment) -> DenseRetriever:
-        """Return the dense component of a segment."""
+        """Return the retriever of a segment that is searched by vectors, alone or in a fusion."""
         return self._component(segment, self.dense_name)
 
     def bm25_of(self, segment: LoadedSegment) -> Bm25Retriever:
-        """Return the BM25 component of a segment."""
+        """Return the BM25 retriever of a segment's fusion."""
         return self._component(segment, self.bm25_name)
 
     def _component(self, segment: LoadedSegment, name: str | None) -> Any:

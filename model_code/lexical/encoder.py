@@ -125,7 +125,7 @@ class ClosedFormBody(nn.Module):
         self.head = head
 
     def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
-        """Return the features of every token."""
+        """Return the features of every token: the output of the head for its hidden state."""
         return self.head(self.backbone(input_ids=ids, attention_mask=mask).last_hidden_state)
 
 
@@ -160,12 +160,12 @@ class MaskedModel(nn.Module):
 
     @property
     def decoder(self) -> nn.Linear:
-        """The linear map that was taken out of the model."""
+        """The linear map from features to logits, which was taken out of the model."""
         return self._decoder[0]
 
     @property
     def backbone(self) -> Any:
-        """The transformer without any head."""
+        """The transformer alone, without the head of the language model."""
         return self.model.base_model
 
     def set_decoder(self, decoder: nn.Module) -> None:
@@ -416,7 +416,7 @@ class LexicalEncoder(TextModel):
 
     @property
     def backbone(self) -> Any:
-        """The transformer without any head."""
+        """The transformer alone, without the head that computes weights."""
         return self.body.backbone
 
     @property

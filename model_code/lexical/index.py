@@ -166,7 +166,7 @@ class EmbeddingIndex(SparseIndex):
         for entries, weights in queries:
             scores = np.zeros(len(self.ids))
             for entry, weight in zip(entries, weights, strict=True):
-                # The list of the entry: the passages that have a weight there.
+                # The place of the entry's list, which names the passages with a weight for it.
                 postings = slice(self.starts[entry], self.starts[entry + 1])
                 stored_weights = self.weights[postings].astype(np.float64)
                 scores[self.passages[postings]] += float(weight) * stored_weights
@@ -204,7 +204,7 @@ class EmbeddingIndex(SparseIndex):
         Args:
             passages: Numbers of the passages, (p,).
         """
-        # The entry of each stored weight. The weights are stored entry by entry.
+        # The vocabulary entry of each stored weight. Weights are stored entry by entry.
         entries = np.repeat(np.arange(self.size), np.diff(self.starts))
         # Places of the stored weights, passage by passage, with ascending entries in each passage.
         by_passage = np.lexsort((entries, self.passages))
@@ -215,7 +215,7 @@ class EmbeddingIndex(SparseIndex):
             yield entries[places], self.weights[places].astype(np.float32)
 
     def save(self, folder: Path) -> None:
-        """Write the folder that `load` reads."""
+        """Write the index to a folder, from which `load` opens it."""
         facts = {"kind": KIND_OF_EMBEDDINGS, "entries": self.size, "weights": len(self.weights)}
         arrays = {name: getattr(self, name) for name in ARRAYS}
         self._write(folder, arrays, facts)
@@ -274,7 +274,7 @@ class PassagesOnTheFly:
         return rankings
 
     def best_passage(self, query: Sparse, document_id: str) -> int:
-        """Return the document's best passage; see `SparseIndex.best_passage`."""
+        """Return the number of the document's best passage; see `SparseIndex.best_passage`."""
         return self._index([document_id]).best_passage(query, document_id)
 
     def matches(self, query: Sparse, document_id: str) -> list[tuple[int, float]]:
@@ -291,7 +291,8 @@ class PassagesOnTheFly:
         """Return the embeddings of the passages in some rows, from the cache if it has them."""
         if len(self._cache) > MAX_CACHED_EMBEDDINGS:
             self._cache = {}
-        # Another thread may replace `self._cache`, so this call works on one dictionary.
+        # Another thread may put a new dictionary in `self._cache`, so this call keeps the present
+        # one.
         cache = self._cache
         missing = [row for row in rows if row not in cache]
         embeddings = self.encoder.encode([self.texts[row] for row in missing])
@@ -299,7 +300,7 @@ class PassagesOnTheFly:
         return [cache[row] for row in rows]
 
     def save(self, folder: Path) -> None:
-        """Write the texts and the document of each."""
+        """Write the texts of the passages, and the document id of each, to a folder."""
         folder.mkdir(parents=True)
         table = {"document_ids": list(self.ids.document_ids), "texts": list(self.texts)}
         write_json(folder / TEXTS, table)
@@ -307,7 +308,7 @@ class PassagesOnTheFly:
 
     @classmethod
     def load(cls, folder: Path, encoder: LexicalEncoder) -> PassagesOnTheFly:
-        """Read what `save` wrote."""
+        """Read the passages from a folder that `save` wrote; `encoder` embeds them."""
         table = read_json(folder / TEXTS)
         return cls(table["texts"], IdMap(table["document_ids"]), encoder)
 
@@ -352,7 +353,7 @@ class LexicalSearch(Retriever[list[Sparse]]):
         self.rerank_depth = rerank_depth
         self.fingerprint = fingerprint
         self.candidate_depth = rerank_depth if main == "beta_rerank" else None
-        # Explanations encode one query again for each of its hits.
+        # A page of hits explains each hit by the same query, so encoded queries are cached.
         self._encode_cached = lru_cache(MAX_CACHED_QUERIES)(
             lambda text: self.encode_queries([text])[0]
         )
@@ -440,7 +441,7 @@ class LexicalSearch(Retriever[list[Sparse]]):
         return TokensWithKnown(self.tokens, self.known)
 
     def save(self, folder: Path) -> dict[str, Any]:
-        """Write a folder that `open` reads, and return its manifest's facts."""
+        """Write all indexes to a folder that `open` reads, and return the facts of its manifest."""
         self.tokens.save(folder / TOKENS)
         has_embeddings = isinstance(self.passages, EmbeddingIndex)
         if self.passages is not None:
@@ -518,7 +519,7 @@ class LexicalSearch(Retriever[list[Sparse]]):
     def score_encoded(
         self, queries: list[Sparse], candidates: Sequence[Sequence[str]]
     ) -> list[np.ndarray]:
-        """Return the final scores of each query's candidates, (n,) float64."""
+        """Return the scores that finally rank each query's candidates, (n,) float64."""
         all_scores = []
         rankings = self.scored_by.rank(queries, candidates)
         for documents, ranking in zip(candidates, rankings, strict=True):

@@ -87,7 +87,7 @@ def semi_parametric_losses(
 
 
 def add_terms(losses: dict[str, Tensor]) -> Tensor:
-    """Return the weighted sum of the terms of each pair, (B,)."""
+    """Return the loss of each pair, (B,): the weighted sum of its three terms."""
     weighted = [TERM_WEIGHTS[name] * loss for name, loss in losses.items()]
     return torch.stack(weighted).sum(dim=0)
 

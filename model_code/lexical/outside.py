@@ -73,14 +73,14 @@ class LexicalHead(Module):
     def save(
         self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any
     ) -> None:
-        """Write the configuration and the weights to a folder."""
+        """Write the head's configuration and weights to a folder of sentence-transformers."""
         os.makedirs(output_path, exist_ok=True)
         self.save_config(output_path)
         self.save_torch_weights(output_path, safe_serialization=True)
 
     @classmethod
     def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any) -> LexicalHead:
-        """Read what `save` wrote."""
+        """Read a head from a folder that `save` wrote."""
         hub = {key: kwargs.get(key) for key in ("token", "cache_folder", "revision")}
         hub["local_files_only"] = kwargs.get("local_files_only", False)
         config = cls.load_config(model_name_or_path, subfolder=subfolder, **hub)

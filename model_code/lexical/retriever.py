@@ -50,7 +50,7 @@ class LexicalRetriever(LexicalSearch, IndexedRetriever[list[Sparse]]):
         self.with_indexes(tokens, passages, known).save(folder)
 
     def reopen(self, folder: Path) -> Self:
-        """Open the indexes in another folder with the same encoder."""
+        """Return a retriever with the same encoder over the indexes in another folder."""
         return self.open(folder, self.encoder, self.fingerprint)
 
     @classmethod

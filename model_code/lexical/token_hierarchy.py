@@ -121,7 +121,8 @@ class TokenHierarchy(nn.Module):
         """
         scales = []
         for level in self._score_levels(queries, paths, excluded):
-            # All compared nodes except the one that contains the query's document.
+            # The negatives are all compared nodes except the one that contains the query's
+            # document.
             is_negative = level.compared.scatter(1, level.ancestors[:, None], False)
             deviations = _center_rows(level.scores, is_negative)
             scales.append(quarter_deviation(deviations[None]))
@@ -177,7 +178,7 @@ def token_centroids(nodes: np.ndarray, bags: Sequence[np.ndarray]) -> tuple[np.n
     >>> cells.tolist(), [round(weight, 3) for weight in weights.tolist()]
     ([[0, 1, 1], [5, 5, 7]], [1.0, 0.447, 0.894])
     """
-    # The node and the token of each token of each passage.
+    # For each token of each passage: the node of the passage, and the token.
     node_of_token = np.repeat(nodes.astype(np.int64), [len(bag) for bag in bags])
     tokens = np.concatenate(bags)
 

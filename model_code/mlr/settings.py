@@ -8,7 +8,7 @@ from model_code.settings import Field, Settings, require
 
 
 class LayerSettings(Settings):
-    """Layers that represent a document, and how search uses them (MLR, sections 3.1 to 3.3)."""
+    """The encoder layers that represent a document, and how search uses them (MLR, section 3)."""
 
     numbers: tuple[int, ...] = Field(
         (),

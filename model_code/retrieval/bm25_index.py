@@ -453,7 +453,7 @@ class TermWeights(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Size of the arrays in bytes."""
+        """Size of the arrays in bytes, by which the cache of weights is limited."""
         if self.rows is None:
             return self.weights.nbytes
         return self.weights.nbytes + self.rows.nbytes
@@ -466,7 +466,7 @@ class WeightCache:
         self._max_bytes = max_bytes
         self._bytes = 0
         self._weights_of_term: OrderedDict[str, TermWeights] = OrderedDict()
-        # Threads share the cache. Without the lock, they could count a size twice.
+        # Threads share the cache. The lock keeps them from counting the size of an entry twice.
         self._lock = Lock()
 
     def get(self, term: str) -> TermWeights | None:
@@ -839,7 +839,7 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         return k1 * (1 - b + b * lengths / mean_length)
 
     def encode_queries(self, texts: Sequence[str]) -> list[Bm25Query]:
-        """Count the terms of query texts."""
+        """Return query texts as counts of their terms, which are stemmed words."""
         analyzer = get_analyzer(self.settings.language)
         return [Bm25Query(Counter(analyzer.analyze(text))) for text in texts]
 
@@ -1076,9 +1076,9 @@ class Bm25Index(Retriever[list[Bm25Query]]):
     def explain_all(
         self, text: str, query: list[Bm25Query], document_ids: Sequence[str]
     ) -> list[list[TokenMatch]]:
-        """Explain the scores of several documents; see `explain`."""
+        """Return for each document what every query term adds to its score; see `explain`."""
         (encoded,) = query
-        # The row of each document's best passage.
+        # Find the row of each document's best passage, whose score is explained.
         best_rows = []
         for document_id in document_ids:
             best_passage = self.best_passage_encoded(query, document_id)
@@ -1412,7 +1412,7 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         The sum is in float64. Common terms are added first, then rare terms, each in the order of
         the query. So rounding does not depend on how the passages are split into segments.
         """
-        # The rows and weights of each term; see `TermWeights`.
+        # Collect what each term adds to which passages; see `TermWeights`.
         weighted_terms = []
         for term, count in query.terms.items():
             rows, weights = self._term_weights(term)

@@ -52,7 +52,7 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
         return self
 
     def encode_queries(self, texts: Sequence[str]) -> np.ndarray:
-        """Return the vectors (q, H) of query texts."""
+        """Encode query texts as vectors (q, H)."""
         return self.encoder.encode(texts)
 
     def normalize_query(self, vector: Sequence[float]) -> np.ndarray:
@@ -114,7 +114,7 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
         return self.index.vectors_of(document_ids)
 
     def encode_ahead(self, new: NewPassages) -> None:
-        """Encode new passages before `write_segment` indexes them."""
+        """Encode new passages now, so that `write_segment` finds their encodings later."""
         self._ahead.make(new.texts, self._encode_texts)
 
     def _encode_texts(self, texts: Sequence[str]) -> Encoding:

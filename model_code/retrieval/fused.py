@@ -125,7 +125,7 @@ class ScoreNormalizer:
 
     @classmethod
     def fit(cls, vectors: np.ndarray) -> ScoreNormalizer:
-        """Compute mean and covariance of vectors (n, H)."""
+        """Return the normalizer of an index, from the mean and covariance of its vectors (n, H)."""
         wide = np.asarray(vectors, np.float64)
         mean = wide.mean(axis=0)
         covariance = wide.T @ wide / len(wide) - np.outer(mean, mean)
@@ -168,7 +168,10 @@ class Fusion:
     feedback: float = 0.0
 
     def save(self, folder: Path) -> None:
-        """Write the parameters to a folder. Equal fusions give equal bytes."""
+        """Write the weights, the normalizers and the depth to a folder.
+
+        Equal fusions give equal bytes.
+        """
         # JSON objects do not preserve the order of the weights, so they are written as pairs.
         parameters = {
             "weights": list(self.weights.items()),
@@ -186,7 +189,7 @@ class Fusion:
 
     @classmethod
     def load(cls, folder: Path) -> Fusion:
-        """Read parameters that `save` wrote."""
+        """Read the parameters of a fusion from a folder that `save` wrote."""
         parameters = read_json(folder / FUSION)
         weights = dict(parameters["weights"])
 
@@ -223,7 +226,7 @@ class Fusion:
 
     @cached_property
     def _normalizers_hash(self) -> str:
-        """SHA-256 of all normalizers, in the order of the components' names."""
+        """SHA-256 of all normalizers, for the fingerprint of the fusion."""
         digest = hashlib.sha256()
         for name in sorted(self.normalizers):
             normalizer = self.normalizers[name]
@@ -268,7 +271,7 @@ class FusedQueries:
         return len(self.candidates)
 
     def __getitem__(self, rows: slice) -> FusedQueries:
-        """Return a slice of the queries."""
+        """Return some of the queries, with their candidates and scores."""
         return FusedQueries(
             _slice_values(self.encoded, rows),
             _slice_values(self.scoring, rows),
@@ -297,7 +300,7 @@ class FusedSearch(Retriever[FusedQueries]):
         self.fusion = fusion
         self.fingerprint = fusion.fingerprint(self.components)
 
-        # The language of the first component that has one.
+        # Words in hits are marked by the language of the first component that has one.
         self.language = AUTO
         for component in self.components.values():
             if component.language != AUTO:
@@ -429,7 +432,7 @@ class FusedSearch(Retriever[FusedQueries]):
             Encoded queries by component name. Token signs have the key NAME.late.
         """
         encoded = {}
-        # Query vectors by the encoder that made them.
+        # Components may share an encoder, so query vectors are kept by encoder and used again.
         vectors_of: dict[Any, Any] = {}
         for name, component in self._passage_components().items():
             if name in self._late_components:
@@ -723,7 +726,7 @@ class FusedSearch(Retriever[FusedQueries]):
         return self.components[name].best_passage_encoded(query.scoring[name], document_id)
 
     def _passage_components(self) -> dict[str, Retriever]:
-        """Return the components that index passages, by name."""
+        """Return the components that index passages, by name: all but those of headlines."""
         return {
             name: component
             for name, component in self.components.items()
@@ -740,7 +743,7 @@ class FusedSearch(Retriever[FusedQueries]):
     def explain_all(
         self, text: str, query: FusedQueries, document_ids: Sequence[str]
     ) -> list[list[TokenMatch]]:
-        """Explain the scores of several documents; see `explain`."""
+        """Return for each document what every component adds to its score; see `explain`."""
         # By component, its share in the score of each document.
         (component_shares,) = self._candidate_shares(query, [document_ids])
         explanations = []
@@ -847,7 +850,7 @@ class FusedRetriever(FusedSearch, IndexedRetriever[FusedQueries]):
     """Opened components, each an `IndexedRetriever`."""
 
     def with_weights(self, weights: Mapping[str, float]) -> Self:
-        """Return the same fusion with other weights."""
+        """Return a fusion of the same components and indexes with other weights."""
         return type(self)(self.components, replace(self.fusion, weights=dict(weights)))
 
     def encode_ahead(self, new: NewPassages) -> None:
@@ -915,7 +918,10 @@ class FusedRetriever(FusedSearch, IndexedRetriever[FusedQueries]):
         return component.passage_vectors(document_ids)
 
     def write_index_manifest(self, folder: Path, documents: int) -> None:
-        """Write the manifest of a folder that holds the components' indexes."""
+        """Write the manifest of a folder with the components' indexes, after they are complete.
+
+        It holds the checksums of all files of the components.
+        """
         manifest = {
             "kind": KIND,
             "fingerprint": self.fingerprint,
@@ -965,7 +971,7 @@ def build_folders(
     opened = {}
     for name, (component_encoder, component_index) in components.items():
         opened[name] = _open_component(component_encoder, component_index, for_search=True)
-    # All components have the same documents.
+    # All components have the same documents, so any manifest tells their number.
     first_component = next(iter(components))
     documents = read_json(index / first_component / MANIFEST)["documents"]
     FusedRetriever(opened, fusion).write_index_manifest(index, documents)

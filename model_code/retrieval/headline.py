@@ -39,7 +39,7 @@ class HeadlineRetriever(DenseRetriever):
         return 0
 
     def encode_ahead(self, new: NewPassages) -> None:
-        """Encode the headlines of new documents before `write_segment` indexes them."""
+        """Encode the headlines of new documents now, so that `write_segment` finds them encoded."""
         self._ahead.make(list(new.headlines.values()), self._encode_texts)
 
     def write_segment(self, folder: Path, new: NewPassages) -> None:

@@ -87,13 +87,13 @@ class AllowedDocuments(Collection[str]):
         return sum(int(np.count_nonzero(mask)) for _, mask in self.segments)
 
     def __iter__(self) -> Iterator[str]:
-        """Yield the ids, segment after segment."""
+        """Yield the ids of the accepted documents, segment after segment."""
         for ids, mask in self.segments:
             for position in np.flatnonzero(mask).tolist():
                 yield ids.ids[position]
 
     def __contains__(self, document_id: object) -> bool:
-        """Whether the document is allowed."""
+        """Whether the filter accepts the document."""
         for ids, mask in self.segments:
             position = ids.ids.position(document_id)
             if position != NOT_FOUND and mask[position]:
@@ -179,7 +179,7 @@ class IdMap:
 
     @property
     def rows_by_document(self) -> RowsByDocument:
-        """The rows of each document, ascending."""
+        """The rows of each document, ascending, by document id."""
         return RowsByDocument(self)
 
     @property
@@ -451,7 +451,7 @@ class IdMaps:
 
 
 class _JoinedRowIds(Sequence[str]):
-    """The document id of each row of several maps."""
+    """The document id of each row of several maps, whose rows are numbered one after the other."""
 
     def __init__(self, maps: IdMaps) -> None:
         self._first_rows = maps.first_rows

@@ -137,11 +137,11 @@ class RetrieverSegment:
 
     @property
     def documents(self) -> int:
-        """Number of documents that can be found."""
+        """Number of the segment's documents that are not removed, and so can be found."""
         return self.rows.documents - len(self.removed)
 
     def of(self, retriever: IndexedRetriever) -> RetrieverSegment:
-        """Return this segment with another retriever over the same documents."""
+        """Return this segment, with its later changes, for another retriever over its documents."""
         return replace(self, retriever=retriever)
 
 

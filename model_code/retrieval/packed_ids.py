@@ -51,7 +51,7 @@ class SortedIds(Sequence[str]):
         self._starts = array("q", accumulate(map(len, encoded), initial=0))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy the ids without their hashes."""
+        """Pickle the ids without their hashes, which differ between processes."""
         return SortedIds, (list(self),)
 
     def __len__(self) -> int:
@@ -80,7 +80,7 @@ class SortedIds(Sequence[str]):
             yield self._text[start:end].decode(*_ENCODING)
 
     def __contains__(self, document_id: object) -> bool:
-        """Whether the id is one of these."""
+        """Whether this list contains the id."""
         return self.position(document_id) != NOT_FOUND
 
     def position(self, document_id: object) -> int:

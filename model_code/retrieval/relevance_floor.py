@@ -112,7 +112,7 @@ class RelevanceFloor:
         if len(texts) < MIN_DOCUMENTS or not queries:
             return cls({})
 
-        # By component, the fit of each query's best hit.
+        # For each component, how well the best hit of each query fits.
         everyday_fits = _best_fits(retriever, EVERYDAY_QUERIES)
         random_fits = _best_fits(retriever, queries)
 

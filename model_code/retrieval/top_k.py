@@ -204,7 +204,7 @@ def _first_threshold(scores: np.ndarray, count: int) -> np.floating:
     group_size = len(scores) // group_count
     if group_size < 2:
         return _nth_best(scores, count)
-    # A column is a group. The last scores, which do not fill a row, belong to no group.
+    # Each column of the matrix is a group. The last scores do not fill a row, and belong to none.
     groups = scores[: group_size * group_count].reshape(group_size, group_count)
     return _nth_best(groups.max(axis=0), count)
 

@@ -179,7 +179,7 @@ def nearest_query(retriever: IndexedRetriever, train: Judgements) -> Search:
     """
     import numpy as np
 
-    # Vectors of the training queries (n, H), and the documents that each of them asks for.
+    # Encode the training queries, (n, H), and list the documents that each of them asks for.
     vectors = retriever.encode_queries(list(train.queries.values()))
     relevant_documents = [sorted(train.qrels[query]) for query in train.queries]
 

@@ -34,7 +34,7 @@ def check_contract(stage: str, context: StageContext) -> None:
     if left_out_reason(context.output):
         return
 
-    # Truncated files and missing keys cause these errors.
+    # Errors of reading a damaged output, such as a truncated file or a missing key.
     unreadable = (OSError, EOFError, LookupError, TypeError, ValueError, SafetensorError)
     try:
         stage_module = importlib.import_module(f"model_code.stages.{stage}")

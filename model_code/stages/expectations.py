@@ -137,7 +137,7 @@ def _judged_queries(corpus: Corpus) -> pd.DataFrame:
 
 
 def _expectations(settings: AcceptanceSettings) -> dict[str, list[Expectation]]:
-    """Return the expectations of each table of `acceptance_frames`."""
+    """Return what is expected of each table of `acceptance_frames`, by the settings' bounds."""
     import great_expectations.expectations as gx
 
     return {
@@ -157,7 +157,7 @@ def _expectations(settings: AcceptanceSettings) -> dict[str, list[Expectation]]:
 
 
 def _make_context(data_docs: Path) -> EphemeralDataContext:
-    """Return a context that keeps nothing but the HTML in `data_docs`."""
+    """Return a context of Great Expectations that writes nothing but the HTML in `data_docs`."""
     os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
     import great_expectations as gx
 
@@ -222,6 +222,6 @@ def _result_row(table: str, result: Any) -> dict[str, Any]:
 
 
 def _round_observed(value: float) -> float | int:
-    """Round a value, and return a whole one as an int."""
+    """Round an observed value, and return a whole number as an int, as it reads better."""
     rounded = round(float(value), OBSERVED_DECIMALS)
     return int(rounded) if rounded.is_integer() else rounded

@@ -61,7 +61,7 @@ def run(context: StageContext) -> dict[str, Any]:
 
 
 def check(context: StageContext) -> None:
-    """Require the fusion's evaluation folder, its retriever, and its variants."""
+    """Check the fusion's evaluation, its saved retriever, and the evaluations of its variants."""
     from model_code.checks.evaluations import EvaluationChecker
     from model_code.checks.indexes import check_build
 

@@ -241,7 +241,7 @@ class FusionBuilder:
         return choose_weights(fusion, scored, sample, metric, fixed), dev.source
 
     def evaluate(self, system: str, fusion: Fusion, output: Path) -> dict[str, Any]:
-        """Write the evaluation folder of a fusion and return its metrics."""
+        """Search the judged queries with a fusion, write its evaluation, and return its metrics."""
         runs = self.evaluation_set.search(FusedSearch(self.searches, fusion).search)
         return self.evaluation_set.evaluate(system, runs, output)
 

@@ -75,7 +75,7 @@ class PairStream:
         Args:
             number: Number of the batch, from 0, counted through all epochs.
         """
-        # There are no pairs, for example because the corpus has no judgements.
+        # Without pairs, for example because the corpus has no judgements, a batch is empty.
         if not self.per_epoch:
             return np.empty(0, dtype=np.int64)
 
@@ -195,7 +195,7 @@ class BatchSchedule:
         # An epoch is one pass over the supervised pairs or, without any, over the pseudo-queries.
         supervised, unsupervised = self._streams
         main_stream = supervised if supervised.per_epoch else unsupervised
-        # Number of batches of a step, over all processes.
+        # Number of batches of one optimiser step, counted over all processes.
         self.per_step = settings.accumulation
         if settings.steps is not None:
             self.steps = settings.steps
@@ -301,7 +301,7 @@ class Collator:
         self.negatives = negatives or make_negative_sampler(data, settings, hierarchy)
         self.tree = hierarchy if settings.hierarchy_weight > 0 else None
         if self.tree is not None:
-            # Ancestors of all passages, (N, M).
+            # The node above each passage at each level, (N, M).
             self.paths = self.tree.paths()[:, : settings.hierarchy_levels].astype(np.int64)
 
     def __call__(self, number: int, pairs: np.ndarray) -> TrainingBatch:
@@ -320,7 +320,7 @@ class Collator:
         relevant = [all_pairs.relevant[pair] for pair in pairs]
         relevant_passages = [passages.of_all(documents) for documents in relevant]
 
-        # Extra negatives of each pair, and the different ones of the batch.
+        # Draw extra negatives for each pair. `extra` has the different ones of the whole batch.
         rng = np.random.default_rng([self.seed, number])
         drawn = self.negatives.draw(pairs, relevant_passages, rng)
         extra = sorted(set(itertools.chain.from_iterable(drawn)))
@@ -387,7 +387,7 @@ class Collator:
         }
 
     def query_features(self, queries: Sequence[str]) -> LengthBuckets:
-        """Return queries with their prompt, tokenised and bucketed."""
+        """Put the prompt before queries, tokenise them, and group them by length."""
         prompted = self.prompts.to_queries(queries)
         features = self.tokenize(prompted, self.settings.query_max_tokens)
         return bucket_by_length(features, self.batch_tokens)

@@ -168,7 +168,7 @@ class TrainingData:
 
     @cached_property
     def answers(self) -> Answers:
-        """A search for the answers of queries in the passages."""
+        """A search that tells whether a passage contains an answer of a query."""
         return Answers(self.passages.texts, self.pairs.answers)
 
 

@@ -269,7 +269,7 @@ class TrainingLoop:
 
     @property
     def trained_parameters(self) -> int:
-        """Number of trained parameters."""
+        """Number of weights that are trained, without frozen ones."""
         return sum(weight.numel() for weight in self._trained_weights().values())
 
     def _is_out_of_patience(self) -> bool:

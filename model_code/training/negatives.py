@@ -218,5 +218,5 @@ SAMPLERS = {"siblings": SiblingNegatives, "bm25": Bm25Negatives}
 def make_negative_sampler(
     data: TrainingData, settings: TrainingSettings, hierarchy: Hierarchy | None = None
 ) -> NegativeSampler:
-    """Return the sampler that `settings.negatives` names."""
+    """Return the sampler of extra negatives that the settings name: siblings, or BM25."""
     return SAMPLERS[settings.negatives](data, settings, hierarchy)

@@ -189,7 +189,7 @@ class TrainingSettings(Settings):
     )
 
     def check(self) -> None:
-        """Refuse settings that would have no effect."""
+        """Refuse unknown metrics, and settings that would have no effect together."""
         parse_metric(self.dev_metric)
         # Co-training and patience act on evaluations during training, so there must be some.
         for name, use in (("cotraining", "re-clusters at"), ("patience", "counts")):
@@ -219,6 +219,6 @@ class TrainingSettings(Settings):
 
     @property
     def needs_hierarchy(self) -> bool:
-        """Whether training reads the hierarchy."""
+        """Whether training reads the hierarchy: for its loss, for negatives, or to form batches."""
         draws_siblings = self.negatives == "siblings" and self.negatives_per_query > 0
         return self.hierarchy_weight > 0 or self.batches == "siblings" or draws_siblings

@@ -102,7 +102,7 @@ class DevEvaluator:
 
     @property
     def depth(self) -> int:
-        """Number of documents that are ranked for each query."""
+        """Number of documents that are ranked for each query: the metric's cutoff, or 100."""
         _, cutoff = parse_metric(self.metric)
         return DEFAULT_DEPTH if cutoff is None else cutoff
 

@@ -192,7 +192,7 @@ class Trainer(TrainingLoop):
         _check_inputs(data, settings, hierarchy, dev, cluster)
         check_max_tokens(encoder, settings, self.length_settings)
 
-        # Dropout stays off, except within a step if the settings ask for it.
+        # The encoder stays in evaluation mode, so that dropout is off. Steps switch it on if asked.
         self.encoder = encoder.eval()
         self.trained = self.encoder
         self.data = data

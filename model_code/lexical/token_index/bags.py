@@ -66,7 +66,7 @@ class Bags:
 
     @classmethod
     def joined(cls, parts: Sequence[Bags]) -> Bags:
-        """Combine the passages of several objects, in their order."""
+        """Join the passages of several objects to one, in their order."""
         if not parts:
             return cls.of([])
         tokens = np.concatenate([part.tokens for part in parts])
@@ -83,7 +83,7 @@ class Bags:
         return np.repeat(np.arange(len(self)), self.lengths)
 
     def slice(self, start: int, end: int) -> Bags:
-        """Return the passages from `start` up to `end`, numbered from 0."""
+        """Return the passages from `start` to before `end`, which are numbered from 0 again."""
         first_token = self.lengths[:start].sum()
         end_token = self.lengths[:end].sum()
         return Bags(self.tokens[first_token:end_token], self.lengths[start:end])
@@ -217,7 +217,7 @@ class WordCache:
         return self._tokens_of(np.array(numbers, dtype=np.int64), np.array(ends, dtype=np.int64))
 
     def _clear(self) -> None:
-        """Empty the cache."""
+        """Empty the cache of words, when it has become too large or is new."""
         # Number of each word that was looked up.
         self._numbers = number_on_lookup()
         # The tokens of the word with number i are _tokens[_starts[i] : _starts[i + 1]].

@@ -287,7 +287,7 @@ class TokenIndex(SparseIndex):
         return bags
 
     def save(self, folder: Path) -> None:
-        """Write the folder that `load` reads."""
+        """Write the index to a folder, from which `load` opens it."""
         arrays = {}
         for part in PARTS:
             block_arrays = [getattr(block.packed, part) for block in self.blocks]

@@ -98,7 +98,7 @@ class TokensWithKnown(SparseIndex):
     """
 
     def __init__(self, texts: TokenIndex, known: KnownTokens) -> None:
-        """Combine two indexes of the same passages."""
+        """Combine the tokens of passages with the tokens that they have from known queries."""
         self.texts = texts
         self.known = known
         self.ids = texts.ids
