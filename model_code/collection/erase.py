@@ -138,7 +138,8 @@ def erase_generations(index: LiveIndex, holds_text: Callable[[Generation], bool]
     record_erasure(index.project)
     index.compact()
 
-    # Generations that neither contain the text nor read a folder with it are kept.
+    # A generation is deleted if its folder, or a folder that it reads, contains the text.
+    # Generations that a planned retrain reads are kept.
     holders = _generations_with(index, holds_text)
     protected = set(planned_generations(index.project, index.retriever))
     for generation in index.store.generations():

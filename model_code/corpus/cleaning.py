@@ -134,7 +134,7 @@ def _clean_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _require_expiry_date(value: Any) -> None:
-    """Check the field `expires`. A document with another value would never expire.
+    """Check the field `expires`. A document whose value is not a date would never expire.
 
     Raises:
         RowError: If the value is neither missing nor a date.

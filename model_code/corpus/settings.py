@@ -127,7 +127,7 @@ class FileSettings(Settings):
     qrels: str | None = Field(None, description="File of the judgements.")
 
     def check(self) -> None:
-        """Require either both files, `queries` and `qrels`, or none of them."""
+        """Require that the settings name both files, `queries` and `qrels`, or none of them."""
         require(
             (self.queries is None) == (self.qrels is None),
             "queries and qrels are given together or not at all",

@@ -141,11 +141,11 @@ def expand_texts(
     return expanded
 
 
-# The query has no letter or digit.
+# Reason to drop a query: it has no letter or digit.
 EMPTY = "empty"
-# The same document has the same query already.
+# Reason to drop a query: its document has the same query already.
 REPEATED = "repeated"
-# Another document contains the query word for word, or has the same query.
+# Reason to drop a query: another document contains it word for word, or has the same query.
 AMBIGUOUS = "several_documents"
 DROP_REASONS = (EMPTY, REPEATED, AMBIGUOUS)
 

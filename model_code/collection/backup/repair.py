@@ -205,8 +205,8 @@ def _require_ledger_agreement(project: Project, generation: Generation) -> None:
 class RetrieverInspection:
     """The result of checking all files of a live retriever.
 
-    Generations that are newer than the current one were never searched. So they are neither
-    `readable` nor `whole`.
+    Generations that are newer than the current one were never searched. So they count neither as
+    `readable` nor as `whole`.
 
     Attributes:
         store: Generations of the retriever.

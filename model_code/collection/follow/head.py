@@ -55,7 +55,7 @@ class PublishedHead:
         return names
 
     def has_same_content(self, other: PublishedHead) -> bool:
-        """Return whether followers that copy this head or the other one get the same files."""
+        """Return whether this head and `other` give followers the same files and settings."""
         return (
             self.retriever == other.retriever
             and self.generation == other.generation

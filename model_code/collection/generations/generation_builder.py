@@ -187,10 +187,11 @@ class GenerationDraft:
             self.fresh = SegmentView(write(self.folder, self.root, puts, self.current.text))
             return
 
-        # The merged segment takes the folder of the generation, so the new one needs another.
+        # The merged segment takes the folder of the generation, so the new segment is first written
+        # to another folder.
         unmerged = self.folder / UNMERGED
         self.fresh = SegmentView(write(unmerged, self.root, puts, self.current.text))
-        # The new segment is one of those to merge. `merge` takes the number of the others.
+        # `merge` takes the number of older segments, and merges the new segment with them.
         self.merge(number_to_merge - 1)
         shutil.rmtree(unmerged)
 

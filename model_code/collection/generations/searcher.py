@@ -347,7 +347,8 @@ class Searcher:
         matching = self.document_count if allowed is None else len(allowed)
         depth = options.depth
         if excluded is not None:
-            # One more document is needed if the excluded document is in the ranking.
+            # The excluded document may be in the ranking. So one more document is ranked, to fill
+            # the page.
             depth += 1
         ranking: Ranking = []
         if matching > 0:
@@ -1007,8 +1008,8 @@ class Searcher:
             return [contributions[document_id] for document_id in document_ids]
         shares = retriever.explain_all(text, query, document_ids)
         for document_id, tokens in zip(document_ids, shares, strict=True):
-            # The first contribution is the whole score of the retriever, and `tokens` has its
-            # parts. So only the boosts are added.
+            # `tokens` already has the parts of the retriever's score. The first contribution is
+            # this whole score, so only the boosts after it are added.
             boost_parts = contributions.get(document_id, [])[1:]
             tokens.extend(boost_parts)
         return shares

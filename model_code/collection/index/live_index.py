@@ -980,7 +980,7 @@ def collect_changes(
     """
     if not builder.solves_vectors:
         events = [event for event in events if event.kind != EventKind.SOLVE]
-    # The last change of each document before the event that is visited.
+    # The last change of each document before the event that the loop below looks at.
     last_changes: dict[str, Change] = {}
     solved_ids = [event.document_id for event in events if event.kind == EventKind.SOLVE]
     if solved_ids:

@@ -50,7 +50,8 @@ def ledger_url(project: Project) -> str:
     if not names_sqlite_file or is_complete:
         return url
 
-    # The driver of the given URL may be another one, such as sqlite+pysqlite.
+    # The driver of the given URL is kept, because it may differ from the default, as in
+    # sqlite+pysqlite.
     root_url = sqlite_url(project.home or project.root)
     return f"{driver}{root_url.removeprefix('sqlite')}/{path}"
 

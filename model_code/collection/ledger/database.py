@@ -215,7 +215,7 @@ class Database:
             FreshetError: If another connection reads the SQLite file. Old pages then remain in its
                 write-ahead log.
         """
-        # VACUUM fails in a transaction, so neither branch uses `write`.
+        # VACUUM fails in a transaction, so `write`, which begins one, is not used here.
         if self._engine.dialect.name != "sqlite":
             autocommit = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
             with autocommit as connection:

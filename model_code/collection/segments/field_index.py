@@ -379,7 +379,8 @@ class FieldIndex:
         Values and bounds are rounded to float64. Rounding keeps their order, so that only values
         that equal a rounded bound have to be compared exactly.
         """
-        # A position is the value as a number or time. Values that are neither lie in no range.
+        # A position is the value as a number or time. A value that is no number and no time lies in
+        # no range.
         if selector.reading == "number":
             positions = self.numbers[values.start : values.stop]
             is_inside = ~np.isnan(positions)

@@ -290,8 +290,8 @@ def _merge_summaries(
     unit_names: dict[str, str] = {}
     refused: list[dict[str, Any]] = []
     notes: list[ReadingNote] = []
-    # These documents have keys in place of titles and texts. The keys are enough to find
-    # duplicates, and the texts need not be read again.
+    # Documents whose titles and texts are replaced by hashes. The hashes are enough to find
+    # duplicates, so that the texts need not be read again.
     keyed_documents: list[Document] = []
     expired: set[str] = set()
     now = datetime.now(UTC)

@@ -149,7 +149,7 @@ def _heading_levels(archive: Archive, styles_part: str) -> Callable[[Any], int]:
 
 
 def _is_heading_outline(value: str) -> bool:
-    """Return whether the outline level that a paragraph or style states is that of a heading."""
+    """Return whether an outline level, as a paragraph or a style states it, means a heading."""
     return value.isdecimal() and int(value) < BODY_OUTLINE_LEVEL
 
 

@@ -46,7 +46,8 @@ SAMPLE_BYTES = 200_000
 # Least share of zero bytes at every second position by which UTF-16 without a mark is recognised.
 MIN_ZERO_SHARE = 0.3
 
-# Largest share of zero bytes at the other positions, which hold the low bytes of letters.
+# Largest share of zero bytes at the positions of the letters' low bytes in UTF-16. The zero bytes
+# of Latin text are at the other positions.
 MAX_LOW_ZERO_SHARE = 0.05
 
 # A shorter file without a mark is not tested for other alphabets than Latin.

@@ -157,7 +157,7 @@ def _has_only_comments(block: str) -> bool:
 
 
 def _is_small(value: Any) -> bool:
-    """Return whether a value is neither large nor deep, with its aliases written out.
+    """Return whether a value has few entries and few levels, with its aliases written out.
 
     The value is searched level by level. A YAML alias refers to a value that exists once in memory,
     but is counted each time. A small file could otherwise state billions of values.
@@ -219,7 +219,8 @@ def _parse_lines(block: str) -> dict[str, Any] | None:
             # An indented line continues the value before it.
             _append_text(values, open_key, content)
         else:
-            # This line may also continue a value. If many lines are like it, the block is text.
+            # A line that is neither a key nor an item may also continue a value. If many lines are
+            # like this, the block is text.
             other_lines += 1
             if open_key is not None:
                 _append_text(values, open_key, content)

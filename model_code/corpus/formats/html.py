@@ -496,7 +496,7 @@ def _list_ruby(match: re.Match[str]) -> str:
 
 
 def list_page_text(markup: str) -> list[str]:
-    """Return all text of a page, hidden or not, with a much simpler method than the reader's.
+    """Return all text of a page, hidden or not, found by a much simpler method than the reader's.
 
     The text is compared with that of the reader, to find text that the reader lost.
 

@@ -336,10 +336,10 @@ def choose_queries(docstrings: Iterable[Docstring]) -> dict[str, Docstring]:
     """Choose the documents whose summaries become queries.
 
     A summary can be a query if enough text follows it, and no other docstring contains it word for
-    word. Of several definitions with the same last part of the name, only that with the shortest
-    name has a query. The same holds for docstrings that are near-duplicates without their
-    summaries. A test query therefore never asks for a near-duplicate of a document of a training
-    query.
+    word. If the names of several definitions end with the same part, only the one with the shortest
+    name has a query. Of docstrings that are near-duplicates apart from their summaries, only one
+    has a query, too. A test query therefore never asks for a near-duplicate of a document of a
+    training query.
 
     If there are more than `MAX_QUERIES` queries, those whose ids have the smallest hashes stay. A
     changed corpus then changes few queries.

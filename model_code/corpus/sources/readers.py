@@ -57,7 +57,7 @@ def require_row_format(path: Path, name: str) -> str:
         name: Name of the file in messages.
 
     Raises:
-        FreshetError: If the suffix is that of no file of rows.
+        FreshetError: If no format of rows has this suffix.
     """
     suffix = Path(path.name.removesuffix(".gz")).suffix.lower()
     if suffix in SUFFIXES:
