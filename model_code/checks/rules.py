@@ -66,7 +66,7 @@ def require_unit(name: str, vectors: np.ndarray) -> None:
     for start in range(0, len(vectors), chunk_rows):
         norms = np.linalg.norm(vectors[start : start + chunk_rows], axis=1)
         deviation = float(np.abs(norms - 1).max())
-        # The comparison is false for NaN as well.
+        # The comparison is false for NaN as well, so NaN breaks the rule.
         require(
             deviation <= UNIT_NORM_TOLERANCE,
             f"{name} must have unit norm; one after row {start} is off by {deviation:.3g}",

@@ -202,7 +202,7 @@ def _raise_broken_rule(schema: pa.DataFrameSchema, table: pd.DataFrame, error: S
         )
 
     if error.schema is not schema:
-        # The rule is about one column.
+        # The rule is about one column, so its values are shown.
         rule = f"{error.schema.name} breaks {rule}"
         rows = cases.set_index("index")["failure_case"]
     else:

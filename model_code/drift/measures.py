@@ -86,7 +86,7 @@ class TestResult:
         scope: Whether the newest batch alone was measured, or the window of the last batches.
     """
 
-    # Keeps pytest from collecting the class in modules that import it.
+    # The name begins with Test. This keeps pytest from taking the class for a test.
     __test__: ClassVar[bool] = False
 
     name: str
@@ -231,7 +231,7 @@ def _is_beyond(value: float, threshold: float, tail: Tail) -> bool:
 
 # Number of folds of the cross-validation of the domain classifier.
 FOLDS = 3
-# Documents below this rank count as not found.
+# A document below this rank counts as not found: its reciprocal rank is 0.
 MAX_COUNTED_RANK = 10
 
 
@@ -550,7 +550,7 @@ def crowding(ranks: np.ndarray, share: float) -> np.ndarray:
     """
     # Rank 0 is replaced, because it would be a divisor. Its loss is set to 0 below.
     counted = np.maximum(ranks, 1)
-    # P(1 <= T <= MAX_COUNTED_RANK)
+    # The chance that 1 <= T <= MAX_COUNTED_RANK, for T ~ Binomial(rank, share).
     chance = binom.cdf(MAX_COUNTED_RANK, counted, share) - binom.pmf(0, counted, share)
     reciprocal_rank_before = chance / (counted * share)
     return np.where(ranks > 0, reciprocal_rank_before - reciprocal_ranks(ranks), 0.0)

@@ -77,7 +77,7 @@ class DriftSettings(Settings):
     draws: int = constant_field(
         default_factory=lambda: DRAWS, description="how often a null distribution is drawn"
     )
-    # Number of documents of the drift reference.
+    # Number of documents in the drift reference, the sample of old documents.
     reference_documents: int = constant_field(default_factory=lambda: REFERENCE_DOCUMENTS)
     # Number of old documents that a classifier has to tell from the new ones.
     classifier_contrast: int = constant_field(500, ge=1)

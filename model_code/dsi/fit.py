@@ -92,12 +92,12 @@ def fit_document_vectors(context: StageContext, tables: TrainingTables) -> dict[
     else:
         start_vectors = _encode_start_vectors(context, tables, encoder)
 
-    # A frozen encoder encodes each query once, before training.
+    # If the encoder is frozen, each query is encoded only once, before training.
     query_vectors = None
     if not vector_settings.train_encoder:
         query_vectors = _encode_queries(context, encoder, pooled_data, "queries")
 
-    # Ranking the whole corpus is cheap here: no passage is encoded.
+    # Rank the whole corpus in each evaluation. This is cheap here, because no passage is encoded.
     dev = tables.dev_evaluator(training.replace(dev_passages=None), seed)
     # Training changes the parameter in place, and the start vectors are needed afterwards.
     vectors = torch.nn.Parameter(torch.from_numpy(start_vectors.copy()))
@@ -114,7 +114,8 @@ def fit_document_vectors(context: StageContext, tables: TrainingTables) -> dict[
     )
     trainer.fit()
 
-    # If the encoder did not change, the start vectors are the encodings of all documents.
+    # The start vectors are encodings of the documents, unless they were random. If the encoder is
+    # frozen, they are still right.
     are_encodings = not starts_at_random and not vector_settings.train_encoder
     encodings = start_vectors if are_encodings else None
     scale = measure_encoding_scale(trainer, encodings, seed, context.progress("encode a sample"))
@@ -270,7 +271,8 @@ def largest_safe_scale(
     no_scale_is_too_large = lost_by_learned >= len(losing_scales)
     if is_counted.sum() < MIN_ANSWERED_QUERIES or no_scale_is_too_large:
         return None
-    # Just below this scale, `lost_by_learned` queries are lost.
+    # At this scale, one query more would be lost than with the learned vectors. So return the next
+    # smaller number.
     return float(np.nextafter(losing_scales[lost_by_learned], 0))
 
 

@@ -91,7 +91,7 @@ class DsiRetriever(DenseRetriever):
         """
         document_ids = list(dict.fromkeys(new.document_ids))
         number_of = {document_id: number for number, document_id in enumerate(document_ids)}
-        # The number of each passage's document.
+        # Each passage belongs to a document, given by its number.
         owners = np.array([number_of[document_id] for document_id in new.document_ids])
         passage_vectors = self.encoder.encode_passages(new.texts)
         means = document_means(passage_vectors, owners, len(document_ids))

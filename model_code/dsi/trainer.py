@@ -224,7 +224,8 @@ class DocumentObjective(Objective):
             means.
         """
         queries = self.encode(self.encoder, batch.queries)
-        # Scaled scores would be too coarse in bfloat16.
+        # Scores are multiplied by a large scale. In bfloat16, they would be too coarse for a
+        # softmax.
         with torch.autocast(queries.device.type, enabled=False):
             queries = queries.float()
             losses = document_losses(

@@ -201,12 +201,14 @@ def load_transformer(folder: Path, max_tokens: int) -> Any:
 
     try:
         config = AutoConfig.from_pretrained(folder)
-    # transformers does not know every architecture, for example model2vec's static embeddings.
+    # transformers raises ValueError for an architecture that it does not know, such as model2vec's
+    # static embeddings.
     except ValueError as error:
         raise FreshetError(f"{folder}: {str(error).splitlines()[0]}") from error
 
     original_dropout = _remove_dropout(config)
-    # `AutoModelForTextEncoding` loads T5 without its decoder.
+    # An encoder needs no decoder. `AutoModelForTextEncoding` loads T5 and similar models without
+    # it.
     if type(config) in MODEL_FOR_TEXT_ENCODING_MAPPING:
         auto_class = AutoModelForTextEncoding
     else:
@@ -270,7 +272,8 @@ def load_pretrained(auto_class: Any, folder: Path, config: Any) -> tuple[Any, li
             folder,
             config=config,
             dtype=torch.float32,
-            # None overrides the file: "sdpa" where the architecture has it, else "eager".
+            # None ignores the choice in the file. transformers then takes "sdpa" if the
+            # architecture has it, and else "eager".
             attn_implementation=None,
             use_safetensors=True,
             output_loading_info=True,
@@ -463,7 +466,8 @@ def read_layout(folder: Path) -> Layout:
     modules_path = folder / "modules.json"
     if modules_path.is_file():
         for module in read_json(modules_path):
-            # Types are full class names: "sentence_transformers.models.Pooling".
+            # The type is a full class name, such as "sentence_transformers.models.Pooling". Only
+            # its end counts.
             module_type = module["type"].rsplit(".", 1)[-1]
             module_folder = folder / module["path"]
             if module_type == "Transformer":

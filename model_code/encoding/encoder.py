@@ -383,7 +383,8 @@ class Encoder(TextModel):
         if limit is None:
             limit = min(DEFAULT_MAX_TOKENS, tokenizer.model_max_length)
         backbone = plain_bert or load_transformer(layout.transformer, limit)
-        # Queries do not need the hidden states of inner layers.
+        # Only an index by several layers reads the hidden states of inner layers, and asks for
+        # them.
         backbone.config.output_hidden_states = False
 
         projections = [load_projection(path) for path in layout.projections]
@@ -516,7 +517,7 @@ class Encoder(TextModel):
 
         ids = features["input_ids"].to(self.device)
         mask = features["attention_mask"].to(self.device)
-        # `Bert` always returns the hidden states.
+        # Ask for the states of all layers. `Bert` always returns them, and has no such option.
         options = {} if isinstance(self.backbone, Bert) else {"output_hidden_states": True}
         output = self.backbone(input_ids=ids, attention_mask=mask, **options)
         # T5 normalises `last_hidden_state`, but not the last entry of `hidden_states`. So the
@@ -818,7 +819,7 @@ class EncoderReference:
         return encoder
 
 
-# Base encoders that are loaded for search and still in use.
+# Base encoders that are loaded for search. One that nobody uses any more is dropped.
 _SHARED_ENCODERS: WeakValueDictionary[Hashable, Encoder] = WeakValueDictionary()
 
 

@@ -120,7 +120,8 @@ class TokenSigns:
         if not len(texts) or not len(query_bits):
             return np.zeros(len(texts))
 
-        # Machine words are the first axis, so that each iteration reads consecutive memory.
+        # With the machine words as first axis, each iteration reads consecutive memory, which is
+        # faster.
         text_words = np.ascontiguousarray(texts.bits.T)
         # For each text, the bits in which query tokens differ from their most similar tokens.
         differing_bits = np.zeros(len(texts), np.int64)

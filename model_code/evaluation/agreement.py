@@ -71,7 +71,7 @@ def rank_biased_overlap(
         seen_second.add(second[rank - 1])
         agreement = len(seen_first & seen_second) / rank
         weighted += agreement * persistence**rank
-    # Below the compared ranks, the last agreement is assumed.
+    # Nothing is known below the compared ranks. The agreement at the last one is assumed there.
     extrapolated = agreement * persistence**depth
     total = extrapolated + (1 - persistence) / persistence * weighted
     # Rounding removes the last bits, so that equal rankings give exactly 1.

@@ -109,7 +109,7 @@ def is_variant(system: str) -> bool:
 
 def count_trainings(scores: SystemScores) -> int:
     """Return how many trainings of a system its scores average over; 0 for an untrained system."""
-    # A variant R.NAME is another search of the system R.
+    # A variant R.NAME searches the same trained system R, so it was trained as often.
     system, _, _ = scores.system.partition(".")
     if system in UNTRAINED_SYSTEMS:
         return 0
@@ -132,7 +132,8 @@ def _differences(
     if not pairs:
         return []
 
-    # One column of differences for each pair and metric, and their p-values (pairs, metrics).
+    # Test the differences of each pair of systems on each metric. `p` has the shape (pairs,
+    # metrics).
     metrics = list(systems[0].values.columns)
     columns = [
         (system.values - reference.values)[metrics].to_numpy() for system, reference in pairs

@@ -159,7 +159,7 @@ METRICS_WITH_CUTOFF: dict[str, Metric] = {
     "hit": hit,
 }
 METRIC_NAME = re.compile(rf"({'|'.join(METRICS_WITH_CUTOFF)})@([1-9]\d*)|MAP")
-# Metrics that ir_measures computes.
+# Names of the metrics that the library ir_measures computes. All others are computed here.
 IR_MEASURES_NAME = re.compile(r"judged@([1-9]\d*)|bpref|RBP")
 RBP_PERSISTENCE = 0.8
 EXTRA = "research"
@@ -204,7 +204,7 @@ def metric_cutoff(name: str) -> int | None:
     if match is None:
         _, cutoff = parse_metric(name)
         return cutoff
-    # Only judged@k has a cutoff.
+    # Of the metrics of ir_measures, only judged@k has a cutoff.
     return int(match[1]) if match[1] else None
 
 
@@ -255,7 +255,7 @@ def evaluate_run(run: Run, qrels: Qrels, metrics: Sequence[str]) -> dict[str, di
 
 def _evaluate_by_ir_measures(run: Run, qrels: Qrels, name: str) -> dict[str, float]:
     """Return the score of each query of `qrels`, computed by ir_measures, by ascending id."""
-    # The library is an optional dependency, and most projects use none of its metrics.
+    # Import the library only when one of its metrics is used. It is an optional dependency.
     try:
         import ir_measures
     except ModuleNotFoundError:

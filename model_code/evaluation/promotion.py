@@ -315,7 +315,8 @@ def _paired_differences(
     if not challenger.queries:
         raise FreshetError("the promotion gate has no judged queries")
 
-    # Scores (queries, metrics). Each bound of the interval is one-sided at alpha.
+    # The scores have the shape (queries, metrics). An interval at 1 - 2 alpha has two bounds that
+    # are each one-sided at alpha.
     challenger_scores = challenger.values[metrics].to_numpy()
     champion_scores = champion.values[metrics].to_numpy()
     differences = challenger_scores - champion_scores

@@ -27,7 +27,7 @@ UNTRAINED_SYSTEMS = ("bm25", "bm25_known", "bm25_generated", "zero_shot", "untra
 class EvaluationSettings(Settings):
     """How systems are evaluated: metrics, number of queries, and confidence of intervals."""
 
-    # Every system is tested against these systems.
+    # Every system is compared with these systems by a statistical test.
     references: ClassVar[tuple[str, ...]] = (
         "bm25",
         "bm25_known",

@@ -87,7 +87,7 @@ class KMeans:
         initialise(run, self.seed)
         self._iterate(run)
 
-        # Clusters with points are numbered from 0 without gaps.
+        # Leave out empty clusters, and number the others from 0 without gaps.
         is_occupied = run.sizes() > 0
         new_numbers = torch.cumsum(is_occupied, 0) - 1
         return Clustering(run.centroids[is_occupied], new_numbers[run.labels], run.objective)
@@ -132,7 +132,7 @@ def initialise(run: Lloyd, seed: int) -> None:
 
     drawn = 0
     for round_number in range(1, rounds + 1):
-        # The rounds draw about the same number of points, and `count` points in all.
+        # Spread the `count` points that are drawn in all evenly over the rounds.
         drawn_after_round = math.ceil(count * round_number / rounds)
         quota = drawn_after_round - drawn
         points = _draw(weights, quota, generator)

@@ -37,7 +37,7 @@ MAX_MOVED_SHARE = 0.75
 # cache: 12 MiB of vectors with 384 components, and 4 MiB of products.
 MAX_BLOCK_POINTS = 8192
 MAX_BLOCK_PRODUCTS = 2**20
-# Factor of these limits on a GPU, which small blocks would leave idle.
+# Factor by which blocks are larger on a GPU, which small blocks would leave idle.
 GPU_BLOCK_FACTOR = 256
 
 
@@ -210,7 +210,8 @@ class Lloyd:
         to_compare = torch.ones_like(self.labels, dtype=torch.bool)
         few_moved = self.moved.sum() < MAX_MOVED_SHARE * len(self.moved)
         if few_moved:
-            # Only the points whose bound failed are compared with all centroids.
+            # First compare with the moved centroids only. Then the points whose bound failed are
+            # compared with all centroids.
             self.compare(to_compare, self.moved)
             to_compare = torch.isposinf(self.rival)
 
@@ -335,7 +336,7 @@ def sums_by_cluster(
     (tensor([2, 4]), tensor([[0., 1., 0.],
             [1., 0., 1.]]))
     """
-    # The points, cluster after cluster, and the position of each cluster's first point.
+    # Order the points by cluster, and find the first point of each cluster.
     members = rows[torch.argsort(labels[rows], stable=True)]
     clusters, sizes = torch.unique_consecutive(labels[members], return_counts=True)
     starts = sizes.cumsum(0) - sizes

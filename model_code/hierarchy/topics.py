@@ -32,7 +32,8 @@ from model_code.text.words import UNSPACED_SCRIPTS, split_words
 
 # Largest number of words in the name of a node.
 WORDS_PER_NAME = 3
-# Number of texts that is added to a denominator in `_pair_cohesion`, to smooth it.
+# Smoothing of `_pair_cohesion`: this number is added to a count of texts, so that rare pairs get a
+# low factor.
 PAIR_SMOOTHING_TEXTS = 2
 # Number of equal first letters from which two words of a name count as the same word.
 STEM_PREFIX_LETTERS = 5
@@ -45,7 +46,7 @@ MAX_CORPUS_SHARE = 0.2
 MIN_TEXTS_FOR_SHARES = 100
 # A weight up to this number is a rounding error and counts as 0.
 MIN_WEIGHT = 1e-9
-# Smallest confidence of a name; see `topic_names`.
+# Smallest confidence of a name: the share of a node's passages that contain a word of it.
 MIN_CONFIDENCE = 0.35
 
 UNSPACED_CHARACTER = re.compile(f"[{UNSPACED_SCRIPTS}]")
@@ -136,7 +137,7 @@ def _word_presence(texts: Sequence[str]) -> tuple[csr_matrix, np.ndarray]:
     try:
         presence = vectorizer.fit_transform(texts)
     except ValueError:
-        # The vectorizer raises this error if no text has any word.
+        # scikit-learn's vectorizer raises ValueError if no text has any word.
         return csr_matrix((len(texts), 0)), np.array([])
     return presence, vectorizer.get_feature_names_out()
 

@@ -53,7 +53,7 @@ FORMAT = 2
 KIND = "known_queries"
 CONSTRAINTS = "constraints.json"
 VECTORS = "vectors.npy"
-# Folder inside a cache folder that holds an unfinished encoding.
+# Folder inside a cache folder with the finished parts of an encoding that was interrupted.
 ENCODING = "encoding"
 
 AnsweredQuery = tuple[str, str]
@@ -175,7 +175,7 @@ class PreparedConstraints:
         Args:
             view: The segment of the constraints, with its removed documents and changed queries.
         """
-        # Normalised known queries of each document whose known queries changed.
+        # The present known queries, normalised, of each document whose known queries changed.
         new_queries: dict[str, set[str]] = {}
         for document_id, queries in view.known.items():
             new_queries[document_id] = set()

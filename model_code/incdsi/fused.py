@@ -225,7 +225,7 @@ class FusedSolver:
         self.arrivals = arrivals
         # The segment's rows in the order of the arrivals, and the number of each row's arrival.
         self.ordered_rows, self.row_documents = self._arrange_rows()
-        # Position in `ordered_rows` at which each arrival begins.
+        # Position in `ordered_rows` at which the rows of each new document begin.
         self.document_starts = np.flatnonzero(np.diff(self.row_documents, prepend=-1))
         # The vectors of these rows in this order, and the place of each row of the segment in it.
         self._ordered_vectors = self.vectors[self.ordered_rows].astype(np.float64)
@@ -409,7 +409,7 @@ class _Chunk:
 
         # The row of each document in the segment. A solved document has only one.
         self.rows = np.array([self._row_of(number) for number in self.numbers])
-        # Products (c, m) of the c documents' encodings with the queries of the m constraints.
+        # Inner products (c, m) of the encodings of c documents with the queries of m constraints.
         self.prior_products = self.solver.vectors[self.rows] @ self.constraints.vectors.T
         self._score_words(first, end)
 
@@ -547,7 +547,7 @@ class _Chunk:
         scales = constraints.deviations / self.score.dense_weight
         limits = constraints.means + (constraints.own_scores - shares) * scales
         number = self.numbers[position]
-        # A query that the new document answers as well is not a constraint.
+        # The new document may win queries that it answers itself, so these get no limit.
         for text in self.solver.arrivals[number].queries:
             limits[self.batch.rows_of_key[normalize_query(text)]] = np.inf
         return KnownQueries(

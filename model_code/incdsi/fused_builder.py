@@ -93,9 +93,9 @@ class FusedIncDsiBuilder(GenerationBuilder):
         # queries are in the feedback.
         self._solve_for = NO_QUERIES
         self._feedback: Mapping[str, Sequence[KnownQuery]] = {}
-        # Segments of the older documents while a generation is being built.
+        # Segments of the older documents. They are only kept while a generation is being built.
         self._existing: list[SegmentView] = []
-        # Fused score of the base segment, computed once.
+        # The score that is solved for. It depends on the build only, so it is kept.
         self._score: FusedScore | None = None
         # Constraints and solved queries of each segment, computed once. The references to segments
         # are weak, because a segment in memory locks its folder.
@@ -318,5 +318,5 @@ def replace_vectors(score: FusedScore, segment: LoadedSegment, solver: FusedSolv
     solved.save(component)
     retriever: Any = segment.retriever
     if isinstance(retriever, FusedRetriever):
-        # The manifest of a fusion holds checksums of the component's files, which changed.
+        # The files of the dense component changed, so their checksums in the manifest do as well.
         retriever.write_index_manifest(folder, segment.rows.documents)

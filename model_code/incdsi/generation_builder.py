@@ -73,7 +73,7 @@ class IncDsiGenerationBuilder(GenerationBuilder):
         # The adder of the last call, with the number of the generation that its state equals. It is
         # used again if this generation is still current, because loading a state takes long.
         self._adder_of_generation: tuple[int, IncDsiAdder] | None = None
-        # Adder whose state equals the generation that is being built.
+        # Adder whose state equals the generation that is being built. It is kept if this succeeds.
         self._new_adder: IncDsiAdder | None = None
 
     def apply(

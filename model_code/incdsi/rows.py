@@ -123,7 +123,7 @@ class GrowingRows:
     def _rows_changed(self, first: int) -> None:
         """Discard what is cached about the rows from `first` on, such as the largest number."""
         if first < self._compared:
-            # The largest number may have been in a row that was deleted.
+            # The largest number may have been in a deleted row, so it is looked for again.
             self._largest = 0.0
             self._compared = 0
 
@@ -366,7 +366,8 @@ class Int8Rows:
         for start in range(len(self), len(rows), CHUNK_ROWS):
             chunk = rows[start : start + CHUNK_ROWS].astype(np.float64)
             scales = (np.abs(chunk).max(axis=1) / MAX_CODE).astype(np.float32)
-            # A row of zeros has the scale 0, by which its codes cannot be computed.
+            # The scale of a row of zeros would be 0, which is a divisor. Any other scale gives
+            # codes of 0.
             scales[scales == 0] = 1
             codes = np.clip(np.rint(chunk / scales[:, None]), -MAX_CODE, MAX_CODE)
 
@@ -397,7 +398,7 @@ class Int8Rows:
         norm = vector_norm(vector)
         if not norm:
             return np.zeros(len(codes), np.float32), 0.0
-        # v/|v| with the padding of the codes, and x as a matrix (1, padded width).
+        # The unit vector v/|v|, padded like the codes, and its bfloat16 copy x, (1, padded width).
         unit = np.pad(vector / norm, (0, codes.shape[1] - self.width))
         rounded = torch.from_numpy(unit.astype(np.float32)).bfloat16()[None]
         # The distance |v/|v| - x| between the unit vector and its bfloat16 copy.

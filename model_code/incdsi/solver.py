@@ -553,7 +553,7 @@ def _canonical_vector(
         return goal if is_minimiser else vector
 
     active_problem = objective.problem(members[active[1:]])
-    # `objective.problem` always includes the hinge of the new document as hinge 0.
+    # Hinge 0, that of the new document, is part of `active_problem` in any case.
     active[0] = True
     active_multipliers = np.zeros_like(multipliers)
     active_multipliers[active] = _solve_all_charged(active_problem)
@@ -571,7 +571,7 @@ def _solve_all_charged(problem: HingeProblem) -> np.ndarray:
     least-squares solution with the smallest norm is returned.
     """
     matrix = problem.rows @ problem.rows.T
-    # Every (m + 1)-th number of a flat matrix (m, m) is on its diagonal.
+    # Add D to the diagonal: every (m + 1)-th number of a flat matrix (m, m).
     matrix.flat[:: len(matrix) + 1] += problem.diagonal
     pull = problem.excesses(problem.prior)
     factor, failed = lapack.dpotrf(matrix)

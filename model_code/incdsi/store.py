@@ -236,7 +236,7 @@ def new_documents(
     Returns:
         Prepared documents, by the position in `changes` of the change that puts them.
     """
-    # Documents by the position of the change that puts them, and each document's last change.
+    # The document of each change that puts one, and the position of each document's last change.
     puts: dict[int, Document] = {}
     last_numbers: dict[str, int] = {}
     for number, change in enumerate(changes):

@@ -82,7 +82,7 @@ class ClosedFormHead(nn.Module):
         """Return the features of hidden states, both (..., H), in float32 or wider."""
         transformed = self.transform(hidden)
         if transformed.dtype != torch.float64:
-            # In bfloat16, norms would have less than three correct digits.
+            # Normalise in float32: in bfloat16, norms would have less than three correct digits.
             transformed = transformed.float()
         return self.scale * normalize(transformed, dim=-1)
 
@@ -314,7 +314,7 @@ def max_logits_at(
     Returns:
         Logits, (B, k).
     """
-    # Autocast would compute the product in bfloat16.
+    # Autocast would compute the product in bfloat16, which is not exact enough for logits.
     with torch.autocast(features.device.type, enabled=False):
         if features.dtype != torch.float64:
             features = features.float()
@@ -553,7 +553,8 @@ class LexicalEncoder(TextModel):
             progress: Called after each batch.
             even: Whether all texts of a batch have the same length.
         """
-        # Each entry is replaced when its batch is encoded.
+        # Batches are not in the order of the texts. So make room first; each batch fills its
+        # places.
         no_weights: Sparse = (np.empty(0, np.int64), np.empty(0, np.float32))
         results = [no_weights] * len(texts)
 
@@ -562,7 +563,7 @@ class LexicalEncoder(TextModel):
                 results[row] = result
 
         batch_tokens = CPU_BATCH_TOKENS if self.device.type == "cpu" else GPU_BATCH_TOKENS
-        # Half of a dense encoder's batch, because the logits need memory as well.
+        # A batch has half the tokens of a dense encoder's, because its logits need memory as well.
         self.encode_in_batches(texts, store, progress, even, batch_tokens // 2)
         return results
 

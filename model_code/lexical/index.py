@@ -76,7 +76,7 @@ NO_KNOWN_QUERIES: Mapping[str, Sequence[KnownQuery]] = MappingProxyType({})
 
 # Number of encoded queries that are cached, because `explain` is called once per hit of a query.
 MAX_CACHED_QUERIES = 16
-# Number of passages from which the cache of their embeddings is emptied.
+# The cache of passages' embeddings is emptied when it holds so many.
 MAX_CACHED_EMBEDDINGS = 4096
 
 

@@ -196,7 +196,7 @@ def joint_loss(losses: Tensor, unsupervised: Tensor, unsupervised_weight: float)
     unsupervised_share = is_unsupervised.mean()
     supervised_share = 1 - unsupervised_share
 
-    # Without supervised pairs, the loss is the plain mean.
+    # Without supervised pairs, the unsupervised ones have weight 1: the loss is their mean.
     alpha = torch.where(supervised_share > 0, unsupervised_weight, 1.0)
     # The mean over all B pairs of weighted losses is the sum of both means if a pair of a kind has
     # the weight 1 / (share of this kind). The clamps only avoid 0/0 for a kind that is missing.

@@ -204,7 +204,7 @@ class Bm25Retriever(Bm25Index, IndexedRetriever[list[Bm25Query]]):
         Returns:
             Vectors of shape (n, `HASHED_DIMENSION`), float32.
         """
-        # Imported here because the import is slow, and only drift checks need it.
+        # scikit-learn is slow to import, and only drift checks need these vectors.
         from sklearn.feature_extraction import FeatureHasher
 
         segment = self.segment

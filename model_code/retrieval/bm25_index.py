@@ -175,7 +175,7 @@ class Bm25Segment:
         Args:
             sources: Segments, each with the ids of the documents to take from it.
         """
-        # Each segment with the rows of the passages to take from it.
+        # Collect, for each segment, the rows of the passages to take from it.
         selections = []
         merged_document_ids: list[str] = []
         terms: set[str] = set()
@@ -267,7 +267,7 @@ class Bm25Segment:
         """
         numbers = np.array([self.term_numbers.get(term, -1) for term in terms], np.int64)
         frequencies = np.zeros(len(numbers), np.int32)
-        # The terms that the segment knows, with the range of their postings.
+        # Look at the terms that occur in the segment only, each with the range of its postings.
         known = np.flatnonzero(numbers >= 0)
         wanted_rows = rows[known]
         starts = self.starts[numbers[known]]
@@ -624,7 +624,8 @@ class _KnownCounts:
     """
 
     def __init__(self, parts: Sequence[KnownPart], ids: IdMaps) -> None:
-        # Parts with a query, and the row of the first passage of each part's segment.
+        # Leave out parts without queries. `first_rows` has the first passage of each part's
+        # segment.
         self.parts = [part for part in parts if len(part.known.queries.ids)]
         self.first_rows = [ids.first_rows[part.segment] for part in self.parts]
         self.passages = len(ids)
@@ -658,7 +659,7 @@ class _KnownCounts:
                 row_parts.append(passages)
                 count_parts.append(np.repeat(segment.frequencies[postings], sizes))
 
-        # Several queries may count for a passage. Their occurrences are added.
+        # Several known queries may count for one passage, so their occurrences are added up.
         rows, positions = np.unique(np.concatenate(row_parts), return_inverse=True)
         counts = np.bincount(positions, np.concatenate(count_parts), len(rows))
         return rows, counts
@@ -670,7 +671,7 @@ class _KnownCounts:
             query_lengths = part.known.queries.lengths
             all_queries = np.arange(len(query_lengths))
             passages, sizes = self._passages_of(number, all_queries)
-            # Add the length of each query to each passage that it counts for.
+            # A query counts for every passage of its document, so each gets the query's length.
             lengths += np.bincount(passages, np.repeat(query_lengths, sizes), self.passages)
         return lengths
 
@@ -696,7 +697,7 @@ class _KnownCounts:
             of each query, shape (q,); 0 for a query that does not count.
         """
         known = self.parts[number].known
-        # Start and number of each query's passages in `known.passages`.
+        # Where the passages of each query start in `known.passages`, and how many there are.
         first = known.starts[queries]
         sizes = known.starts[queries + 1] - first
         is_counted = self.is_counted[number]
@@ -1102,7 +1103,7 @@ class Bm25Index(Retriever[list[Bm25Query]]):
                     matches.append(TokenMatch(term, weight, is_corrected, is_known))
 
         if encoded.completions:
-            # The completions of the last word are scored together and get one line.
+            # The words that may complete the last word count as one term, so they get one line.
             completions_only = replace(encoded, terms=Counter(), scores={})
             weights = self._sum_weights(completions_only)
             name = " or ".join(encoded.completions[:MAX_NAMED_COMPLETIONS])
@@ -1221,7 +1222,8 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         term_numbers = np.repeat(np.arange(len(terms)), matches_of_terms)
         passage_numbers = join_ranges(np.repeat(first_passages, term_counts), matches_of_terms)
 
-        # The frequency of each match, with and then without the known queries to ignore.
+        # Compute how often each term occurs in each passage: first with all known queries, then
+        # without the ones to ignore.
         matched_terms = [terms[number] for number in term_numbers.tolist()]
         frequencies = self._text_frequencies(matched_terms, passage_rows[passage_numbers])
         frequencies += weight * known_counts[term_numbers]
@@ -1266,7 +1268,8 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         lengths = self._lengths[rows].astype(np.float64)
         total_lengths = np.full(len(pairs), statistics.total_length)
         if self.words.in_length:
-            # A known query counts for every passage of its document.
+            # A known query lengthens every passage of its document. Subtract the ignored ones
+            # again.
             ignored_terms = np.array([pair.left_out.total() for pair in pairs])
             ignored_lengths = self.words.weight * ignored_terms
             lengths -= np.repeat(ignored_lengths, passage_counts)
@@ -1395,7 +1398,7 @@ class Bm25Index(Retriever[list[Bm25Query]]):
             key_parts.append(positions * passages + rows)
             frequency_parts.append(self.words.weight * counts)
 
-        # A passage may have a term in its text and in several known queries.
+        # Add up equal keys: a passage may have a term in its text and in several known queries.
         keys, key_numbers = np.unique(np.concatenate(key_parts), return_inverse=True)
         frequencies = np.bincount(key_numbers, np.concatenate(frequency_parts), len(keys))
         return keys, frequencies

@@ -37,7 +37,7 @@ from model_code.retrieval.protocol import Ranking
 from model_code.retrieval.top_k import nearest_rows, top_k
 from model_code.row_file import RowFile
 
-# Version of the format of a dense index.
+# Version of the format of a dense index. A folder with another version is refused.
 FORMAT = 2
 # Lower limit of a norm by which vectors are divided. It avoids a division by 0.
 MIN_NORM = 1e-12
@@ -234,7 +234,7 @@ class DenseIndex:
             k: Number of documents per query.
         """
         document_ids = self.ids.document_ids
-        # Few queries at a time, so that the vectors of their candidates fit into memory.
+        # Score few queries at a time, so that the vectors of their candidates fit into memory.
         step = max(1, MAX_ROWS_SCORED_AT_ONCE // candidates.shape[1])
         for start in range(0, len(queries), step):
             rows = candidates[start : start + step]
@@ -372,7 +372,7 @@ class DenseIndex:
         if check:
             verify_checksums(folder, manifest)
 
-        # The settings were validated when the index was written.
+        # The settings were validated when the index was written, so this skips their checks.
         settings = IndexSettings.model_construct(**manifest["settings"])
         approximate = None
         vector_file = None
@@ -471,7 +471,8 @@ class DenseIndex:
         # Shape (1, H) or (q, 1, H), so that each query meets all of its rows.
         queries = queries[..., None, :]
         products = []
-        # Without rows there is one empty block, because arrays are concatenated below.
+        # Score the rows in blocks, to bound the memory. Without rows, one empty block keeps the
+        # result's shape.
         for start in range(0, max(1, rows.shape[-1]), MAX_ROWS_SCORED_AT_ONCE):
             vectors = self._wide_vectors(rows[..., start : start + MAX_ROWS_SCORED_AT_ONCE])
             products.append(inner_products(vectors, queries))

@@ -392,7 +392,7 @@ class FusedSearch(Retriever[FusedQueries]):
             max_scores[name] = [_top_score(ranking) for ranking in rankings[name]]
             scores[name] = self.components[name].score_encoded(encoded[name], candidates)
 
-        # Feedback moves these copies of the dense queries in place.
+        # Feedback changes dense queries in place, so it gets copies of them.
         scoring = dict(encoded)
         for name in self.fusion.normalizers:
             scoring[name] = encoded[name].copy()
@@ -579,7 +579,7 @@ class FusedSearch(Retriever[FusedQueries]):
             k: Number of documents that are wanted per query.
             allowed: Ids of the documents to search. None searches all.
         """
-        # The encoding of the queries has found the candidates of this search.
+        # The candidates of such a search were found when the queries were encoded.
         if allowed is None and k <= self.fusion.depth:
             return queries.candidates
         depth = max(k, self.fusion.depth)
@@ -641,7 +641,7 @@ class FusedSearch(Retriever[FusedQueries]):
     ) -> Iterator[dict[str, np.ndarray]]:
         """Yield for each query the components' scores of its candidates, before normalisation."""
         if candidates is queries.candidates:
-            # The encoding of the queries has computed the scores of these candidates.
+            # The scores of these candidates were computed when the queries were encoded.
             scores = queries.scores
         else:
             scores = self._score_candidates(queries, candidates)
@@ -744,7 +744,7 @@ class FusedSearch(Retriever[FusedQueries]):
         self, text: str, query: FusedQueries, document_ids: Sequence[str]
     ) -> list[list[TokenMatch]]:
         """Return for each document what every component adds to its score; see `explain`."""
-        # By component, its share in the score of each document.
+        # For each component, what it adds to the score of each document.
         (component_shares,) = self._candidate_shares(query, [document_ids])
         explanations = []
         for i, document_id in enumerate(document_ids):

@@ -222,7 +222,7 @@ class IdMap:
         Args:
             positions: Positions of the documents in `ids`, shape (n,).
         """
-        # Start and number of each document's rows in `_rows`.
+        # Where the rows of each document start in `_rows`, and how many there are.
         first = self._starts[positions].astype(np.int64)
         counts = self._starts[positions + 1] - first
 

@@ -131,7 +131,7 @@ class RelevanceFloor:
             fits: Fit of each document, shape (n,), by component.
             count: Number n of documents.
         """
-        # Without thresholds, no document is below the floor.
+        # Start with all documents below the floor, or with none if there are no thresholds.
         is_below = np.full(count, bool(self.thresholds))
         for name, threshold in self.thresholds.items():
             is_below &= fits[name] < threshold

@@ -83,7 +83,7 @@ def _load_model(name: str) -> CrossEncoder:
 
     try:
         model = CrossEncoder(name)
-    # The libraries raise errors of many types for a missing or damaged model.
+    # The libraries raise errors of many types for a missing or damaged model, so all are caught.
     except Exception as error:
         reason = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
         raise FreshetError(

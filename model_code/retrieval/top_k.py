@@ -117,7 +117,7 @@ def top_k_positive(
     _require_positive(k)
     depth = k
     while True:
-        # Keys of passages, best first, of which the first key of each document is kept.
+        # Rank passages by their keys. Of each document, only the first and best one is kept.
         keys = _best_keys(scores, document_numbers, depth)
         all_passages_are_ranked = len(keys) < depth
         if has_repeated_documents:
@@ -151,7 +151,7 @@ def _best_keys(scores: np.ndarray, document_numbers: np.ndarray, count: int) -> 
         keys = np.partition(keys, surplus)[surplus:]
     keys.sort()
 
-    # A key whose upper 32 bits are 0 belongs to a score of 0.
+    # Leave out scores of 0: the upper 32 bits of their keys are 0.
     first_positive = keys.searchsorted(_NUMBER_MASK, side="right")
     return keys[first_positive:][::-1]
 

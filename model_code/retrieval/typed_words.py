@@ -88,7 +88,7 @@ def split_unfinished_word(text: str) -> UnfinishedWord:
         return no_unfinished_word
 
     last_word = words[-1]
-    # A blank or a sign after the last word shows that the word is finished.
+    # The last word may be unfinished only if nothing follows it, not even a blank or a sign.
     is_at_end = text.endswith(last_word)
     # A word such as "c++" ends with a sign, and no longer word begins with it.
     ends_with_letter = fold_characters(last_word)[-1:].isalnum()

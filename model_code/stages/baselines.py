@@ -64,7 +64,7 @@ STAGE = Stage(
     ),
 )
 NEAREST_QUERY = "nearest_query"
-# The component of fusions that searches the titles and first sentences of documents.
+# Name of the component of fusions that searches headlines: titles with first sentences.
 HEADLINE = "headline"
 # Settings of the baseline `untrained`. Its weights are learned if there are judged dev queries.
 UNTRAINED = FusionSettings(of=("zero_shot", "bm25", HEADLINE), feedback=0.3)
@@ -325,7 +325,8 @@ def _choose_known_words(context: StageContext, evaluation_set: EvaluationSet) ->
         limits,
     )
 
-    # The known queries are indexed once. Only their weight differs between the variants.
+    # Known queries are queries that documents are known to answer. They are indexed once, and the
+    # variants only weigh them differently.
     passages = _bm25_passages(context)
     retriever = Bm25Retriever.index(passages, context.settings["bm25"], variants[0])
     return choose_known_words(evaluation_set, variants, retriever)

@@ -28,7 +28,7 @@ def check_contract(stage: str, context: StageContext) -> None:
     Raises:
         FreshetError: If the output breaks its contract or cannot be read. The message is one line.
     """
-    # Safetensors is imported here because declarations must stay light.
+    # Modules of stages must not import slow libraries at their top, so this import is here.
     from safetensors import SafetensorError
 
     if left_out_reason(context.output):

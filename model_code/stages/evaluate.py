@@ -37,7 +37,7 @@ def run(context: StageContext) -> dict[str, Any]:
     if reason:
         return mark_left_out(context.output, reason)
 
-    # Imported here, because a retriever that is left out needs no torch.
+    # These modules import torch, which takes seconds. A retriever that was left out needs none.
     from model_code.retrieval.kinds import open_retriever
     from model_code.stages.evaluation_set import EvaluationSet
 

@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 # Number of decimals to which observed values are rounded in the verdict.
 OBSERVED_DECIMALS = 6
-# Names of the arguments of an expectation that the verdict shows as its bounds.
+# Arguments of an expectation that the verdict shows as its bounds, if they are set.
 SHOWN_BOUNDS = ("column", "min_value", "max_value", "mostly", "value_set")
 LIMIT_WORDS = {"min_value": "at least", "max_value": "at most"}
-# Description of a failed expectation, by its type in Great Expectations.
+# What a message says about a failed expectation, by its type in Great Expectations.
 FAULT_BY_TYPE = {
     "expect_table_row_count_to_be_between": "too few",
     "expect_column_values_to_be_unique": "with an id that occurs twice",
     "expect_column_values_to_be_between": "without words",
 }
-# Description of a failed expectation of any other type, by the column that it checks.
+# What a message says about failed expectations of other types, by the column they check.
 FAULT_BY_COLUMN = {
     "repeated": "equal to another",
     "document_exists": "of an unknown document",
@@ -185,7 +185,7 @@ def _validate(
     """Validate one table, and return a row per expectation; see `validate_corpus`."""
     import great_expectations as gx
 
-    # The library validates a batch of a registered table against a registered suite.
+    # Great Expectations validates only what is registered, so register the table and its suite.
     asset = context.data_sources.add_pandas(table).add_dataframe_asset(table)
     batch = asset.add_batch_definition_whole_dataframe("all")
     suite = context.suites.add(gx.ExpectationSuite(table, expectations=expectations))

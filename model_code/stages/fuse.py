@@ -49,7 +49,7 @@ def run(context: StageContext) -> dict[str, Any]:
         if reason:
             return mark_left_out(context.output, reason)
 
-    # Imported here, because a fusion that is left out needs no torch.
+    # These modules import torch, which takes seconds. A fusion that was left out needs none.
     from model_code.stages.evaluation_set import EvaluationSet
     from model_code.stages.fusion import component_folders, evaluate_fusion
 

@@ -219,7 +219,8 @@ class FusionBuilder:
         has_enough_judgements = dev.source == "qrels" and len(dev.queries) >= MIN_LEARNING_QUERIES
         learns_weights = has_enough_judgements and not self.settings.weights
 
-        # Some dev queries are lines of their documents. The others are better to learn from.
+        # Some dev queries are lines of their own documents, which find them too easily. The weights
+        # are learned on the others, if these are enough.
         other_dev = self.evaluation_set.without_query_lines(dev)
         fixed: Sequence[str] = ()
         if learns_weights and len(other_dev.queries) >= MIN_LEARNING_QUERIES:
@@ -340,7 +341,7 @@ def limit_scores(
     limited = dict(normalizers)
     for name, normalizer in normalizers.items():
         largest = max((query.scores[name].max(initial=0) for query in scored), default=0.0)
-        # Without a positive score, for example because there are no queries, no limit is known.
+        # If no score is positive, for example because there are no queries, no limit is set.
         if largest > 0:
             limited[name] = replace(normalizer, score_limit=float(largest))
     return limited
@@ -384,7 +385,7 @@ def choose_weights(
         fixed: Components that keep their weights.
     """
     weights = dict(fusion.weights)
-    # Only the ratios of weights matter, so the first one stays.
+    # Doubling all weights changes no ranking, so the first weight can stay as it is.
     later_names = list(weights)[1:]
     tuned_names = [name for name in later_names if name not in fixed]
     # A second round changes nothing if there is only one weight to choose.
@@ -459,7 +460,7 @@ def metric_values(
 ) -> np.ndarray:
     """Return the metric of each query, (q,), if a fusion had these weights."""
     run: Run = {}
-    # Documents below the cutoff of the metric, such as 10 in nDCG@10, do not count.
+    # Only the first documents of a ranking count, such as 10 in nDCG@10.
     cutoff = metric_cutoff(metric)
     for query in scored:
         total = sum(weights[name] * scores for name, scores in query.scores.items())

@@ -187,7 +187,7 @@ def _allowed_variants(
     for number in numbers:
         losses = reference_values - values[number][is_plain]
         is_harmful = losses.mean() > MAX_LOSS
-        # The default is only excluded if chance does not explain its loss.
+        # The default is not excluded for a loss that may be due to chance.
         is_default = number == 0
         if is_default:
             is_harmful = is_harmful and is_clear_gain(losses)

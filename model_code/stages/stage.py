@@ -64,14 +64,14 @@ QUERY_CODE = code_paths(
     "text",
     "training",
 )
-# Packages of the retriever kinds. The package `model_code.dsi` holds the module `dsi.kind`.
+# Packages of the retriever kinds, such as `dsi` for the module `model_code.dsi.kind`.
 KIND_PACKAGES = tuple(module.split(".")[1] for module in TRAINED_KINDS.values())
 # Code of the stages that train, index or search a retriever of any kind.
 RETRIEVER_CODE = (
     *QUERY_CODE,
     *code_paths(*KIND_PACKAGES, "mlr", "retriever_settings.py"),
 )
-# Path of the base encoder's index. The hierarchy and the trainings start from its vectors.
+# Path of the base encoder's index, whose vectors the hierarchy clusters and trainings use.
 BASE_VECTORS = "artifacts/base_index/index"
 
 

@@ -51,7 +51,7 @@ def run(context: StageContext) -> dict[str, Any]:
         )
         return mark_left_out(context.output, reason)
 
-    # Imported here, because a retriever that is left out needs no torch.
+    # These modules import torch, which takes seconds. A retriever that is left out needs none.
     from model_code.distributed.training import train
     from model_code.retrieval.kinds import trained_kind
     from model_code.stages.model_card import write_model_card
@@ -84,7 +84,8 @@ def check(context: StageContext) -> None:
     for module in read_json(encoder / "modules.json"):
         name = module["type"].rpartition(".")[2]
         if name in TRANSFORMER_MODULES:
-            # The files of the transformer are at the top, and `Normalize` has none.
+            # The transformer's files, in the top folder, are checked above. `Normalize` has no
+            # files.
             continue
         files = ["config.json"]
         if name == "Dense":

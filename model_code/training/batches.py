@@ -80,7 +80,7 @@ class PairStream:
             return np.empty(0, dtype=np.int64)
 
         epoch, index = divmod(number, self.per_epoch)
-        # The batches of one epoch are kept, because batches are usually asked for in order.
+        # Batches are usually asked for in order, so those of the present epoch are kept.
         if epoch != self._epoch:
             self._epoch = epoch
             self._batches = self._make_epoch(epoch)
@@ -134,7 +134,7 @@ def pair_by_leaf(order: np.ndarray, leaves: np.ndarray) -> np.ndarray:
     >>> pair_by_leaf(np.array([0, 1, 2, 3, 4]), np.array([9, 8, 9, 9, 8])).tolist()
     [0, 2, 1, 4, 3]
     """
-    # One or two pairs of a leaf, by the position of the first one.
+    # One or two pairs of each leaf that belong together, by the position of the first one.
     couples: defaultdict[int, list[int]] = defaultdict(list)
     # For each leaf with a pair that has no partner yet: the position of this pair.
     position_of_single: dict[int, int] = {}
@@ -192,7 +192,8 @@ class BatchSchedule:
                 pair_leaves = leaves[pairs.passages]
             self._streams.append(PairStream(documents, sizes[kind], [seed, kind], pair_leaves))
 
-        # An epoch is one pass over the supervised pairs or, without any, over the pseudo-queries.
+        # An epoch is one pass over the pairs with judged queries. Without such pairs, it is one
+        # over those with generated queries.
         supervised, unsupervised = self._streams
         main_stream = supervised if supervised.per_epoch else unsupervised
         # Number of batches of one optimiser step, counted over all processes.

@@ -78,7 +78,7 @@ class Passages:
         def count_shared_words(passage: int) -> int:
             return len(query_words & _words(self.texts[passage]))
 
-        # Of equally good candidates, `max` returns the first, and the candidates ascend.
+        # Passages that share equally many words are ordered, and `max` returns the first of them.
         return int(max(candidates, key=count_shared_words))
 
 

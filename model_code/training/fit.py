@@ -28,7 +28,7 @@ def load_start_encoder(context: StageContext, start: str | None) -> Encoder:
     folder = None
     if start is not None:
         folder = context.root / start
-    # A retriever may have another base encoder than the project.
+    # The settings of a retriever may name another base encoder than those of the project.
     retriever = context.settings["retriever"]
     settings = retriever.encoder_settings(context.settings["encoder"])
     return Encoder.from_settings(settings, folder)

@@ -146,7 +146,7 @@ def adamw(
         {"params": vectors, "weight_decay": 0.0},
         *others,
     ]
-    # PyTorch refuses groups without parameters.
+    # Freezing may leave a group without parameters, which PyTorch refuses.
     filled_groups = [group for group in groups if group["params"]]
     optimizer = torch.optim.AdamW(filled_groups, lr=rate, fused=True)
     for group in optimizer.param_groups:

@@ -46,7 +46,8 @@ class PrefetchedBatches:
         pin_memory: bool = False,
     ) -> None:
         self._numbers = iter(numbers)
-        # `fork` shares texts and hierarchy with the processes, which do not use the GPU.
+        # Forked processes share the texts and the hierarchy without a copy. Forking is safe,
+        # because they do not use the GPU.
         self._loader = DataLoader(
             _Batches(collate, schedule, numbers),
             batch_size=None,

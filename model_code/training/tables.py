@@ -212,7 +212,7 @@ class TrainingTables:
         for text, document in zip(table["text"], table["document_id"], strict=True):
             generated.append((text, [self.number[document]]))
 
-        # Queries with equal texts count as one query with the answers of all of them.
+        # Queries with equal texts count as one query, so their answers are joined.
         answers: dict[str, list[str]] = {}
         for query, strings in supervised.answers.items():
             answers.setdefault(supervised.queries[query], []).extend(strings)

@@ -321,13 +321,13 @@ class TokenIndex(SparseIndex):
         """
         manifest, arrays, ids = cls._read(folder, PARTS, check)
         blocks = []
-        # Start of the next block in each array.
+        # For each array, where the next block starts in it.
         starts = dict.fromkeys(PARTS, 0)
         for number, token_count in enumerate(manifest["tokens_per_block"]):
             passages_left = manifest["passages"] - number * MAX_BLOCK_PASSAGES
             passages = min(MAX_BLOCK_PASSAGES, passages_left)
             first = starts["counts"]
-            # Counts are stored minus 1; see `Packed`.
+            # Each count is stored minus 1, so that 65,536 fits into 16 bits.
             counts = arrays["counts"][first : first + token_count].astype(np.int64) + 1
 
             block_arrays = {}

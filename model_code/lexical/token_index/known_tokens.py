@@ -85,7 +85,7 @@ class KnownTokens:
         for row, text_bag in zip(changed_rows.tolist(), text_bags, strict=True):
             document_bags = bags_by_document.get(ids.document_ids[row], [])
             query_tokens = np.concatenate([np.empty(0, np.int64), *document_bags])
-            # Tokens that the text has as well count as tokens of the text only.
+            # A token that the passage's text contains counts once, as a token of the text.
             bags[row] = np.setdiff1d(query_tokens, text_bag)
         return KnownTokens(TokenIndex.build(bags, ids.document_ids), self.words)
 

@@ -65,7 +65,7 @@ def prepare_query(query: Sparse) -> Sparse:
 
     weights = weights.astype(np.float64)
     total = float(weights.sum())
-    # The comparison is false for NaN as well.
+    # Comparisons with NaN are false, so a query with a weight of NaN is not sound.
     is_sound = total < math.inf and weights.min(initial=0) >= 0
     if not is_sound:
         raise FreshetError("a query's weights must be finite and not negative; elu1p gives such")
@@ -327,7 +327,7 @@ class Postings:
         self._starts, self._high_starts = list_starts(self._counts, self._forms, self.passages)
         self._is_bitmap = np.append(self._forms == BITMAP, False)
         self._bitmaps = packed.bitmaps.reshape(-1, _bitmap_bytes(self.passages))
-        # Decoded lists by slot. Lists are only added, so threads may share the dictionary.
+        # Cache of decoded lists by slot. Lists are only added, so threads may share it.
         self._decoded: dict[int, np.ndarray] = {}
 
     @classmethod
@@ -342,7 +342,7 @@ class Postings:
         keys = (bags.tokens.astype(key_type) << 16) | bags.passages.astype(np.uint32)
         keys.sort()
 
-        # A passage may list a token several times. Equal keys are neighbours now.
+        # Keep each key once: a passage may list a token several times. The keys are sorted.
         is_new = np.ones(len(keys), bool)
         is_new[1:] = keys[1:] != keys[:-1]
         keys = keys[is_new]
@@ -438,7 +438,7 @@ class Postings:
         Args:
             slots: Position of each list's token among the block's tokens.
         """
-        # A slot may occur several times, because queries of a batch may share tokens.
+        # Decode each list once, even if several queries of the batch have its token.
         distinct_slots = dict.fromkeys(slots)
         missing = np.array(
             [slot for slot in distinct_slots if slot not in self._decoded], dtype=np.int64
