@@ -29,7 +29,7 @@ def preview_corpus(folder: Path) -> Preview:
 
 
 def preview_query_generator(folder: Path) -> Preview:
-    """Show the learning curve, if a generator was trained."""
+    """Show the learning curve of the model that writes queries, if one was trained."""
     if not read_json(folder / "report.json")["trained"]:
         return {"history": "no generator was trained (`pseudo_queries.training.base` is null)"}
     # The best step of the training is the one with the highest log-likelihood of held-out queries.
@@ -43,7 +43,7 @@ def preview_pseudo_queries(folder: Path) -> Preview:
 
 
 def preview_acceptance(folder: Path) -> Preview:
-    """Show each expectation with its bounds and the observed value."""
+    """Show each rule that the corpus had to meet, with its bounds and the observed value."""
     return {"verdict": table(read_json(folder / "verdict.json")["expectations"])}
 
 

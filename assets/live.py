@@ -39,7 +39,7 @@ SYNCED = dg.AssetKey("synced_source")
 
 # Number of documents that a check lists by id.
 MAX_LISTED_DOCUMENTS = 20
-# A check of every new generation, which the generation builder makes. The asset's page mentions it.
+# Note on an asset's page. The generation builder makes this check of every new generation itself.
 GUARD_NOTE = (
     "before the generation became current, each added document and 20 older ones were found by "
     "their own vectors"
@@ -56,7 +56,11 @@ EventResult = dg.MaterializeResult | dg.AssetCheckResult
     "full build after the promotion. Writes a new generation if another build is live.",
 )
 def live_generation(project: ProjectResource) -> dg.MaterializeResult:
-    """Make the champion's build live."""
+    """Make the champion's build live, so that it is searched.
+
+    The champion is the registered version that searches use by default. If its build is live
+    already, nothing changes.
+    """
     from orchestration.registry import release
 
     generation = release.open_champion(project)
@@ -82,7 +86,7 @@ def live_generation(project: ProjectResource) -> dg.MaterializeResult:
     "sensor `freshness` finds waiting changes. Writes one new generation for each live retriever.",
 )
 def added_documents(project: ProjectResource) -> Iterator[EventResult]:
-    """Apply the waiting changes, and check that the added documents are searchable."""
+    """Make the waiting changes searchable, and check that each added document is in the index."""
     from model_code.collection.index.live_index import LiveIndex
     from model_code.collection.index.maintenance import BackgroundMaintenance
     from model_code.collection.index.status import probe_newest_document
@@ -204,7 +208,7 @@ def canary_metadata(canary: dict[str, Any] | None) -> dict[str, Any]:
     "and requests a retune, a pilot or a retrain if the report calls for one.",
 )
 def drift_report(project: ProjectResource) -> Iterator[EventResult]:
-    """Check drift, and show the report and the decision."""
+    """Compare new documents with old ones, and show the drift report and the decision."""
     from model_code.collection.index.live_index import LiveIndex
     from model_code.collection.index.status import describe_unmeasured
     from orchestration.freshness.drift import check_drift
@@ -274,7 +278,11 @@ def _deciding_metadata(project: ProjectResource) -> dict[str, Any]:
 def tuned_weights(
     context: dg.AssetExecutionContext, project: ProjectResource
 ) -> dg.MaterializeResult[None]:
-    """Choose the weights of the live fusion again. The partition is the task that requested it."""
+    """Choose the weights of the live fusion again.
+
+    A fusion scores a document by a weighted sum of several retrievers. The partition names the task
+    in the ledger that requested the new weights.
+    """
     from orchestration.freshness.retune import run_requested_retune
 
     outcome = run_requested_retune(project, context.partition_key, context.run_id)
@@ -293,7 +301,10 @@ def tuned_weights(
 def retrain_pilot(
     context: dg.AssetExecutionContext, project: ProjectResource
 ) -> dg.MaterializeResult[None]:
-    """Train on a sample of the documents. The partition is the task that requested it."""
+    """Train on a sample of the documents, to find out whether a retrain would help.
+
+    The partition names the task in the ledger that requested this pilot.
+    """
     from orchestration.freshness.pilot import run_requested_pilot
 
     answer = run_requested_pilot(project, context.partition_key, context.log.info, context.run_id)
@@ -330,10 +341,15 @@ RETRAINED_RETRIEVER = dg.AssetSpec(
 def retrained_retriever(
     context: dg.AssetExecutionContext, project: ProjectResource
 ) -> Iterator[EventResult]:
-    """Train a challenger, and ask the gate. The partition is the retrain's task in the ledger."""
+    """Train a challenger on the live documents, and ask the gate whether it may be promoted.
+
+    The challenger asks to replace the champion. The gate is a statistical test on judged queries.
+    The partition names the retrain's task in the ledger.
+    """
     from orchestration.freshness.retrain import gate_verdict, promote_or_reject, train_challenger
 
-    # A backfill runs old partitions. Their documents are not what is live now.
+    # A backfill runs the partitions of past retrains. Nothing is trained for them, because other
+    # documents are live now.
     if BACKFILL_TAG in context.run.tags:
         return
 
@@ -390,7 +406,10 @@ def retrained_champion(
     "it. Writes the differences to the ledger, and makes them searchable.",
 )
 def synced_source(project: ProjectResource) -> dg.MaterializeResult:
-    """Make the index equal to its sources. A failed source fails the run after the others."""
+    """Make the index equal to each of its sources.
+
+    If a source fails, the other sources are still synced. The run fails afterwards.
+    """
     from model_code.collection.index.changes import CHANGES
     from model_code.collection.index.live_index import LiveIndex
     from model_code.collection.sync.sync import sync_all

@@ -75,7 +75,10 @@ def registry_assets(stages: Sequence[Stage]) -> list[dg.AssetsDefinition]:
     "the promotion history, and moves the alias `champion` if the gate passed.",
 )
 def champion(context: dg.AssetExecutionContext, project: ProjectResource) -> dg.MaterializeResult:
-    """Promote the challenger if it passes the gate."""
+    """Promote the challenger if it passes the gate.
+
+    The gate is a statistical test that compares the challenger with the present champion.
+    """
     from orchestration.registry import release
 
     result = release.promote(project)
@@ -137,5 +140,5 @@ def reconcile_champion(context: dg.OpExecutionContext, project: ProjectResource)
     "`champion_alias`.",
 )
 def follow_alias() -> None:
-    """Reconcile the alias `champion`."""
+    """Accept or undo a person's move of the alias `champion`, as `reconcile_champion` decides."""
     reconcile_champion()

@@ -125,7 +125,7 @@ def _stage_asset(table: Sequence[Stage], stage: Stage, page: AssetPage) -> dg.As
         try:
             stages_that_ran = list(build.bring_up_to_date(stage.address, print_line))
         except StageRefused as error:
-            # The same run would fail again.
+            # A retry would fail for the same reason.
             raise dg.Failure(str(error), allow_retries=False) from error
 
         last = context.instance.get_latest_materialization_event(key)

@@ -54,7 +54,7 @@ CHANGE_TIMEOUT_SECONDS = 3600.0
 PAGE_SIZE = 100
 # Number of requests that an `AsyncClient` sends at the same time.
 ASYNC_THREADS = 32
-# An answer without an error message is quoted up to this length.
+# If an answer has no error message, at most this many of its characters are quoted instead.
 MAX_QUOTED_CHARACTERS = 200
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -299,7 +299,10 @@ class Client:
         return self._change("/documents/delete", body, wait)
 
     def apply(self) -> ChangeResult:
-        """Make everything searchable that the ledger has, such as additions by `freshet add`."""
+        """Make all recorded changes searchable, such as additions by `freshet add`.
+
+        The ledger, the log of all changes, may hold changes that no search finds yet.
+        """
         return self._change("/documents/apply", None, wait=True)
 
     def sync(
@@ -434,7 +437,8 @@ class Client:
         address = urlsplit(self.url)
         connection = self._thread_connection()
         connection.timeout = timeout
-        # An open connection does not read `timeout` again.
+        # A connection uses its attribute `timeout` only when it connects. An open socket gets it
+        # here.
         if connection.sock is not None:
             connection.sock.settimeout(timeout)
         connection.request(method, address.path + path, content, self._headers)
@@ -593,7 +597,7 @@ def parse_answer(kind: type[T], value: Any) -> T:
     origin = get_origin(kind)
     type_arguments = get_args(kind)
     if origin is UnionType and value is not None:
-        # The only unions of the result types are "X | None".
+        # The result types have no other unions than "X | None". The first argument is X.
         return parse_answer(type_arguments[0], value)
     if origin in (list, tuple):
         items = [parse_answer(type_arguments[0], item) for item in value]

@@ -102,7 +102,8 @@ class FreshetProject(dg.Component, dg.Model, dg.Resolvable):
         sensors = included.sensors if self.sensors else []
         schedules = included.schedules if self.schedules else []
 
-        # The jobs name their executor. One for all jobs would replace that of the other project.
+        # No executor is passed, because it would replace that of the other project. Each job of
+        # Freshet names its own executor.
         return dg.Definitions(
             assets=included.assets,
             jobs=included.jobs,

@@ -29,7 +29,8 @@ class TokenMatch:
     Attributes:
         token: The token, or the name of the component.
         weight: The contribution to the score.
-        expanded: Whether the encoder added the token to the query.
+        expanded: Whether the query does not contain the token. An encoder added it, or it corrects
+            or completes a word of the query.
         known: Whether the document has the token only in queries that it is known to answer. For a
             component: whether this holds for one of its tokens.
     """
@@ -87,7 +88,10 @@ class Hit:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """A page of hits of one search, best first. All of them come from one generation."""
+    """A page of hits of one search, best first.
+
+    All of them come from one generation, an immutable snapshot of the index.
+    """
 
     retriever: str
     generation: int

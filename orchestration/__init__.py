@@ -12,7 +12,7 @@ less; alone it takes the same time.
 import os
 from pathlib import Path
 
-# Where `dg` looks for its settings.
+# File in which `dg`, Dagster's command line, looks for its settings.
 DG_CONFIG = Path(os.environ.get("XDG_CONFIG_HOME", "~/.config")).expanduser() / "dg.toml"
 TELEMETRY_OFF = {
     "DO_NOT_TRACK": "true",

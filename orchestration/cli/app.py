@@ -106,7 +106,7 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    """Declare the options of `freshet` itself."""
+    """Declare the options of `freshet` that need no command, such as `--version`."""
 
 
 class Command(TyperCommand):
@@ -122,7 +122,7 @@ class Command(TyperCommand):
                 parameter.metavar = ""
 
     def get_help_option(self, ctx: Any) -> Any:
-        """Return the option `--help`, which takes no value either."""
+        """Return the option `--help`, described without a type, because it takes no value."""
         option = super().get_help_option(ctx)
         if option is not None:
             option.metavar = ""

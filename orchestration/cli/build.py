@@ -98,7 +98,7 @@ def run(
         for name in stages or []:
             targets += [stage.address for stage in stage_table.find(name, known_stages)]
 
-        # The file is edited after the names of the stages are checked.
+        # The file is edited last, so that an unknown stage in the command changes nothing.
         parameters.change_settings(project, assignments)
         if ingestion.read_lock(project) is None:
             ingestion.ingest(project)

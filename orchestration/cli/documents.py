@@ -141,7 +141,7 @@ def delete(
     from model_code.collection.index.changes import delete_documents, delete_matching
     from model_code.collection.index.live_index import LiveIndex
 
-    # Either both are given or neither is.
+    # Both are given, or neither is. The command needs exactly one.
     if bool(ids) == bool(filters):
         raise SettingsError("give either ids or --filter, as in: freshet delete --filter year<2000")
     if filters and erase:

@@ -1,4 +1,8 @@
-"""The command that publishes a collection, and the service of a copy that follows one."""
+"""The command that publishes a live collection, and the opening of a follower.
+
+To publish is to copy a snapshot of the index to a shared place. A follower is a copy of the
+collection on another machine, which is brought up to date from there.
+"""
 
 from __future__ import annotations
 

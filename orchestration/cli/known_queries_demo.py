@@ -107,7 +107,8 @@ def find_ranks(
         before = [_rank(builder.searcher, example) for example in asked]
 
         builder.apply(with_queries, cursor, {})
-        # Without words of known queries, a searcher has only one retriever.
+        # If documents are indexed without words of known queries, both attributes are the same
+        # object.
         uses_known_queries = builder.searcher.plain_retriever is not builder.searcher.retriever
         if not uses_known_queries:
             return None

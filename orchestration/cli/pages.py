@@ -202,7 +202,7 @@ def run_together(
                 f"{_program_name(ended)} ended by itself (exit code {ended.returncode}): see {log}"
             )
         except KeyboardInterrupt:
-            # This is how a user stops the pages.
+            # A user stops the pages by Ctrl-C, so an interrupt is no error.
             pass
         finally:
             _stop_all(processes)

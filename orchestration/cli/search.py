@@ -129,7 +129,7 @@ def search(
 
     Example: freshet search "sort an array" -k 5 --filter package=numpy
     """
-    # Either both are given or neither is.
+    # Both a query and --like are given, or neither is.
     if (text is None) == (like is None):
         raise SettingsError(
             'give either a query or --like ID, as in: freshet search "sort an array", or freshet '
@@ -263,8 +263,9 @@ def _without_title(snippet: str, title: str) -> str:
 def tokens_text(tokens: Sequence[TokenMatch]) -> str:
     """Return matched tokens with their weights, as one line.
 
-    A + marks a token that the encoder added to the document. "(known query)" marks a token that is
-    not in the document, but in a query that the document is known to answer.
+    A + marks a token that is not in the query: an encoder added it, or it corrects or completes a
+    word. "(known query)" marks a token that is not in the document, but in a query that the
+    document is known to answer.
 
     >>> from model_code.retrieval.protocol import TokenMatch
     >>> tokens_text([TokenMatch("split", 1.25), TokenMatch("divide", 0.5, expanded=True)])

@@ -147,7 +147,10 @@ def _manual_alias_change(project: Project, versions: dict[str, Version | None]) 
 
 
 def _shadow_finding(project: Project, challenger: Version | None) -> dict[str, Any] | None:
-    """Return what shadow mode found about the challenger; None if it did not compare it."""
+    """Return what shadow mode found about the challenger; None if it did not compare it.
+
+    In shadow mode, the challenger answers a share of the live queries, and nobody sees its answers.
+    """
     if challenger is None:
         return None
     record = load_record(project, challenger.version)
@@ -265,7 +268,7 @@ def _line(label: str, text: str) -> str:
 
 
 def _corpus_line(corpus: dict[str, Any] | None) -> str:
-    """Describe the locked source: its kind, and the hash of the content that builds read."""
+    """Describe the corpus's source in `corpus.lock.json`: its kind and the hash of its content."""
     if corpus is None:
         return _line("corpus", "not ingested yet")
     return _line("corpus", f"{corpus['source']}, content {corpus['content_hash'][:12]}")

@@ -33,8 +33,8 @@ class IngestBacklog:
         documents: Number of searchable documents.
         waiting: Number of events in the ledger that are not searchable yet.
         oldest_seconds: Seconds that the oldest waiting event has waited.
-        last_measured: Id of the last event that needs no drift check: a drift report covers it, or
-            the retriever was trained with it. Too few documents may also have arrived up to it.
+        last_measured: Id of the last event that needs no drift check. A drift report covers it, the
+            retriever was trained with it, or a check found too few documents up to it.
         unmeasured: Number of searchable events after `last_measured`.
     """
 

@@ -1,4 +1,7 @@
-"""Results that drift checks of one build keep: encodings of queries, and scores of documents."""
+"""Results that the drift checks of one build keep for later checks.
+
+They are the encodings of queries, and the scores of documents that were searched.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +22,15 @@ class CheckCache:
 
     Attributes:
         folder: Folder of the cache, which may be deleted at any time. None: nothing is kept.
-        queries: Encodings of queries.
-        tuned: Number of the generation that has the weights of a retune, or None.
-        former_ranks: Rank at which the base segment finds the former version of a changed document
-            by its pseudo-query, by document id. 0 means not found.
-        changed_scores: Three numbers by the id of the event that changed a document. They are the
-            score of the former version, the score of the changed one when a check first measured
-            it, and the loss that growth explained then.
+        queries: Vectors of the queries that earlier checks encoded.
+        tuned: Number of the generation in which a retune changed the weights of the fusion. None
+            without a retune. Scores belong to these weights.
+        former_ranks: Rank of the former version of each changed document, by document id. The base
+            segment, the index of the build, is searched for a query made from that version. 0 means
+            not found.
+        changed_scores: Three numbers for each changed document, by the id of the event that changed
+            it. They are the score of its former version, the score of the changed version at its
+            first check, and the loss that the growth of the collection alone explained then.
     """
 
     folder: Path | None = None
@@ -53,7 +58,7 @@ class CheckCache:
         return cache
 
     def save(self) -> None:
-        """Write what is new."""
+        """Write the encodings and scores to the folder, if there is one."""
         if self.folder is None:
             return
         self.queries.save()

@@ -160,7 +160,7 @@ def check_drift(project: Project, record: bool = True) -> DriftCheck | None:
 def _row_of_check(check: DriftCheck, retriever: str) -> dict[str, Any]:
     """Return a check as a row of the ledger's drift reports.
 
-    The page of a report is made from such a row, here before the ledger has it.
+    The page of a report is made from such a row, and is made before the row is in the ledger.
     """
     return {
         "retriever": retriever,
@@ -172,9 +172,10 @@ def _row_of_check(check: DriftCheck, retriever: str) -> dict[str, Any]:
 
 
 def _may_be_measured(project: Project, ledger: Ledger, generation: Generation) -> bool:
-    """Return whether the newest batch has enough events, which the ledger tells without an index.
+    """Return whether the newest batch may have enough documents to be measured.
 
-    A batch has at most as many documents as events.
+    A batch has at most as many documents as events, so the events in the ledger are counted. The
+    index need not be opened for this.
     """
     settings = parameters.load(project.params_file).drift
     trained = ledger.view_at(generation.cursor).cursor.trained
@@ -224,7 +225,8 @@ def _measure_and_decide(
     newest_arrivals = reader.read_arrivals(newest, MAX_SCORED_ARRIVALS)
     batches = []
     for events in earlier:
-        # The earlier batches share one budget, so that a long window takes no more time.
+        # The earlier batches share one limit on scored documents, so that a long window takes no
+        # more time.
         max_scored = ceil(MAX_SCORED_ARRIVALS / len(earlier))
         batches.append(reader.read_arrivals(events, max_scored))
     batches.append(newest_arrivals)
@@ -252,7 +254,7 @@ def _measure_and_decide(
 def read_attempts(
     project: Project, searcher: Searcher, ledger: Ledger, ledger_view: LedgerView
 ) -> tuple[Attempts, int]:
-    """Read what has arrived since the last attempts to adapt the retriever.
+    """Count what has arrived since the retriever was last trained, retrained or retuned.
 
     Args:
         project: The project.
@@ -261,8 +263,9 @@ def read_attempts(
         ledger_view: The ledger as of the searcher's generation.
 
     Returns:
-        The attempts, and the number of documents that were added or changed since the last one. An
-        attempt is the training, a retrain or a retune, even a refused one.
+        The counts that the policy needs, and the number of documents that were added or changed
+        since the last attempt. An attempt is the training, a retrain or a retune, even if its
+        result was refused.
     """
     trained_event = ledger_view.cursor.trained
     trained = trained_documents(searcher.generation)
@@ -303,8 +306,8 @@ def read_attempts(
 def _event_of(task: Task) -> int | None:
     """Return the id of the last event that an attempt covered; None if it is not recorded.
 
-    A retune records it as `last_event`, a retrain as `watermark`. An attempt that ended before has
-    only the range of events for which it was requested.
+    A retune records it as `last_event`, a retrain as `watermark`. If an attempt recorded
+    neither, the range of events for which it was requested is used.
     """
     if "last_event" in task.details:
         event: int = task.details["last_event"]
@@ -318,13 +321,11 @@ def _event_of(task: Task) -> int | None:
 def _changed_documents(searcher: Searcher, ledger_view: LedgerView, after: int) -> int:
     """Count the live documents that were added or changed after an event.
 
-    Documents that are live as they were trained are not counted.
+    A document whose live version is the one of the training is not counted.
     """
-    # The first view is the base segment, with the documents that are live as they were trained.
-    base = searcher.views[0]
     changed = 0
     for event in ledger_view.arrivals(after + 1, searcher.generation.watermark):
-        if event.document_id not in base:
+        if event.document_id not in searcher.base_view:
             changed += 1
     return changed
 
@@ -393,7 +394,7 @@ def batches_to_measure(
     for events in reported:
         last_reported = max(last_reported, events.last)
     unreported = EventRange(last_reported + 1, watermark)
-    # With `window` = 0, reported[-0:] would be all of them.
+    # With `window` = 0, the slice reported[-0:] would hold all reports.
     earlier = reported[-window:] if window > 0 else []
     return [*earlier, unreported]
 
@@ -411,8 +412,7 @@ def _reasons_not_to_score(
     needed = MIN_REFERENCE_RATIO * settings.drift.minimum_batch
     # `quality` compares scores by pseudo-queries, and `asked` scores by judged queries.
     questions_by_score = {"quality": reference.questions.made, "asked": reference.questions.asked}
-    # The first view is the base segment, with the old documents that are live and unchanged.
-    old_documents = searcher.views[0]
+    old_documents = searcher.base_view
 
     reasons = {}
     for score_name, questions in questions_by_score.items():
@@ -443,8 +443,8 @@ def _score_old_documents(
         reference: The drift reference, which holds the queries.
         settings: All settings of the project.
         batches: The batches that the report covers.
-        reader: Reader of the batches, with its cache of query encodings. Documents that arrived
-            with a query also answer it.
+        reader: Reader of the batches, with its cache of query encodings. A document that arrived
+            with a query counts as an answer to it.
     """
     pseudo_query_scores = [batch.quality for batch in batches]
     made_questions: Sequence[Question] = ()
@@ -584,8 +584,7 @@ class BatchReader:
 
     def _new_arrivals(self, events: EventRange) -> list[Event]:
         """Return the events of a range that added or changed a document of the live collection."""
-        # The first view is the base segment, which holds the documents of the last training.
-        base = self.searcher.views[0]
+        base = self.searcher.base_view
 
         arrivals = []
         for event in self.ledger_view.arrivals(events.first, events.last):
@@ -618,18 +617,18 @@ class BatchReader:
     def _score_changed(self, arrivals: Sequence[Event], max_scored: int) -> PairedScores:
         """Score changed documents by pseudo-queries of their former and of their present version.
 
-        The former version is searched for in the base segment, because this segment still holds
-        it. The present version is searched for in the whole collection. A document counts only if
-        both versions are long enough for a pseudo-query. A document that an earlier check has
-        scored since it changed keeps its scores, so that only the newest batch is searched.
+        The former version is searched for in the base segment, because this segment still holds it.
+        The present version is searched for in the whole collection. A document counts only if both
+        versions are long enough for a pseudo-query. A document that an earlier check has scored
+        since it changed keeps its scores, so that only the newest batch is searched.
 
         Args:
             arrivals: The events that changed the documents.
             max_scored: The largest number of documents to score.
 
         Returns:
-            Reciprocal ranks of the former and the present versions, and the loss to expect from
-            growth alone.
+            Reciprocal ranks of the former and the present versions, and the loss to expect from the
+            growth of the collection alone.
         """
         if "changed" in self.unscored:
             return no_paired_scores()
@@ -726,8 +725,8 @@ class BatchReader:
         The score must tell how well other documents of this kind are found. A vector that IncDSI
         solved for the arrived queries does not tell this, so these documents are searched by their
         plain encodings instead. The rank that the solver recorded is not used either: the
-        collection was smaller then, and the solver ignores late interaction. Documents that were
-        refined beside learned vectors have no searchable encodings and are left out.
+        collection was smaller then, and the solver ignores late interaction. In an index of learned
+        vectors (DSI), such a document has no plain encoding and is left out.
 
         Returns:
             The score of each document by its id. None if no document has a query to score.
@@ -772,7 +771,7 @@ class BatchReader:
         return bool(refined_statuses([status]))
 
     def _sample_ids(self, document_ids: Iterable[str], limit: int) -> list[str]:
-        """Sample at most as many documents as a report uses, because each one costs a search."""
+        """Sample at most `limit` ids, and no more than a report uses: each id costs a search."""
         drift = self.settings.drift
         return probes.sample_texts(document_ids, min(limit, drift.largest_batch), drift.seed)
 

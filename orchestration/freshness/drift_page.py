@@ -23,7 +23,7 @@ FOLDER = "drift"
 JSON_FILE = "report.json"
 PAGE_FILE = "report.html"
 
-# The description of a measure of another version, which this version does not know.
+# Stands for the description of a measure that this version of Freshet does not know.
 UNKNOWN_MEASURE = MeasureDescription("", "", examples="Documents", example_value="Value")
 DECISION_MEANINGS = {
     "no action": "Documents are searchable as they are; nothing else happens.",
@@ -254,7 +254,7 @@ def _result_cells(measure: Mapping[str, Any]) -> list[str]:
 
 
 def _outcome(measure: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the style and the words of a result."""
+    """Return the CSS class of a result, and its words, such as "beyond its threshold"."""
     if measure["tripped"]:
         return "beyond", "beyond its threshold"
     if measure["suspected"]:
@@ -319,7 +319,8 @@ def _result(measure: Mapping[str, Any]) -> str:
 
     facts = []
     for key, number in measure["detail"].items():
-        # The sentence above has the p-value, and the threshold follows from the level.
+        # The sentence above states the p-value, and the threshold follows from the level. Both are
+        # left out.
         if key in ("p", "level"):
             continue
         text = f"{number:.4f}" if isinstance(number, float) else str(number)

@@ -82,8 +82,8 @@ def load_reference(project: Project, searcher: Searcher, settings: Parameters) -
 def _reference_name(searcher: Searcher) -> str:
     """Return the name of the reference's folder, which depends on the weights of a retune.
 
-    A retune chooses the weights of a fusion again. With other weights, the protected queries had
-    other ranks before any addition.
+    A retune chooses the weights of a fusion again. The reference holds the ranks of old documents
+    before any addition, and other weights give other ranks.
     """
     tuned = searcher.generation.tuned
     return "reference" if tuned is None else f"reference-{tuned}"
@@ -92,10 +92,10 @@ def _reference_name(searcher: Searcher) -> str:
 def calibration_folder(project: Project, searcher: Searcher, settings: Parameters) -> Path:
     """Return the cache folder for the present base segment and drift settings.
 
-    The name of the folder is a hash of everything that the reference depends on. The number and
-    the fingerprint identify a base segment, because segments are immutable. The name also tells
-    whether the corpus is built: a reference that was made without a corpus has no protected
-    queries.
+    The name of the folder is a hash of everything that the reference depends on. A base segment is
+    identified by its number and by the fingerprint of its encoder, because segments are immutable.
+    The name also tells whether the corpus is built: a reference that was made without a corpus has
+    no protected queries.
     """
     generation = searcher.generation
     facts = {
@@ -203,8 +203,7 @@ def documents_without_training_queries(artifacts: Path) -> set[str]:
 
 def _pseudo_questions(searcher: Searcher, documents: set[str], seed: int) -> list[Question]:
     """Generate pseudo-queries for a sample of the old documents that are still live."""
-    # The first view is the base segment, without the documents that were removed or changed.
-    candidates = documents.intersection(searcher.views[0].document_ids())
+    candidates = documents.intersection(searcher.base_view.document_ids())
     sample = set(probes.sample_texts(candidates, MAX_SCORED_DOCUMENTS, seed))
 
     document_ids, texts = read_columns(searcher.base.documents, "document_id", "text")
@@ -223,7 +222,7 @@ def _judged_questions(project: Project, searcher: Searcher, seed: int) -> list[Q
     training are sampled.
     """
     trained = trained_documents(searcher.generation)
-    documents = trained.intersection(searcher.views[0].document_ids())
+    documents = trained.intersection(searcher.base_view.document_ids())
 
     questions = []
     for split in ("dev", "test"):
@@ -294,8 +293,7 @@ def score_protected_queries(
         like the old ones would cause this loss. If there are too few queries, only the scores
         before.
     """
-    # The first view is the base segment, with the old documents that are live and unchanged.
-    old_documents = searcher.views[0]
+    old_documents = searcher.base_view
     unchanged = []
     for query in reference.questions.protected:
         if all(answer in old_documents for answer in query.answers):
@@ -308,7 +306,8 @@ def score_protected_queries(
 
     ranks_before = np.array([query.rank for query in unchanged], np.int64)
     if len(unchanged) < settings.drift.minimum_batch:
-        # The report states how many queries there are, which it counts by these scores.
+        # The scores before are returned nevertheless, because the report counts the queries by
+        # them.
         return no_paired_scores()._replace(before=reciprocal_ranks(ranks_before))
     search = cache.queries.cached(searcher.plain_retriever).search
     ranks_now = probes.first_ranks(search, current_questions, PROTECTED_DEPTH)

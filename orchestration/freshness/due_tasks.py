@@ -25,8 +25,8 @@ def request_due_tasks(project: Project) -> list[Task]:
 
     An addition, which makes recorded changes searchable, is requested if changes are waiting. A
     drift check is requested only if nothing else is due. Retunes, pilots and retrains are requested
-    by a drift check; this function only lists them. Such tasks, and drift checks, of a retriever
-    that is no longer searched by default are not due.
+    by a drift check; this function only lists them. If another retriever is searched by default
+    now, drift checks and these tasks are not due.
 
     Calling this again returns the same tasks until they end.
 

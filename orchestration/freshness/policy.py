@@ -15,8 +15,8 @@ The rules, in order:
    A refused retrain is not requested again before enough documents have been added or changed.
 
 2. **Retune** if the weights of the live fusion can be chosen on clearly more judged queries than
-   before. After growth past its limit, half as many further queries suffice. Such growth of a
-   retriever that has no weights calls for a retrain.
+   before. If the collection has grown past a limit, half as many further queries suffice. If the
+   retriever is no fusion, and so has no weights, such growth calls for a retrain.
 
 3. **Pilot** if documents have shifted and the queries that they arrived with show no harm.
    Documents have shifted if their vectors lie elsewhere than the vectors of old documents. A
@@ -29,11 +29,12 @@ Refined documents that break too many of IncDSI's constraints are reported and c
 retrain encodes these documents and solves later ones under the same settings, so the conflicts
 return. What helps is `additions.refine: false`, or other settings of the solver.
 
-Each of the k measures is tested at the level alpha / k (Bonferroni). If vectors have shifted, the
-measures of harm are tested a second time and share all of alpha
-(`TestResult.exceeded_uncorrected`). The second test counts only after a test of the first kind has
-exceeded its threshold (a gatekeeping procedure). Documents like the old ones therefore still raise
-a false alarm with a chance of at most alpha, and harmful drift is found sooner.
+The setting alpha is the chance of a false alarm. Each of the k measures is tested at the level
+alpha / k (Bonferroni). If vectors have shifted, the measures of harm are tested a second time and
+share all of alpha (`TestResult.exceeded_uncorrected`). The second test counts only after a test of
+the first kind has exceeded its threshold (a gatekeeping procedure). Documents like the old ones
+therefore still raise a false alarm with a chance of at most alpha, and harmful drift is found
+sooner.
 """
 
 from __future__ import annotations
@@ -315,7 +316,7 @@ def _pilot_is_due(
 
 def _last(past: Sequence[PastDecision], batches: int) -> Sequence[PastDecision]:
     """Return the decisions for the last `batches` batches."""
-    # With `batches` = 0, past[-0:] would return all decisions.
+    # With `batches` = 0, the slice past[-0:] would hold all decisions.
     return past[-batches:] if batches else ()
 
 
@@ -333,8 +334,8 @@ def _reasons_against_retrain(report: DriftReport, settings: DriftSettings) -> li
     shifted_or_grown = [measure for measure in report.exceeded if measure.name != CONFLICTS]
     if not shifted_or_grown:
         return reasons
-    # A measure may have a result for the batch and one for the window. The latter, which comes
-    # last, is kept.
+    # A measure may have a result for the batch and one for the window. The mapping keeps the one
+    # for the window, which comes last.
     harmless = {measure.name: measure for measure in deciding_measures(report.measures)}
     if harmless:
         descriptions = [describe_measure(measure) for measure in harmless.values()]

@@ -191,8 +191,7 @@ def old_document_scores(
     Returns:
         One score per document, in ascending order of document ids, (n,) float32.
     """
-    # The first view is the base segment. It contains the old documents that are live and unchanged.
-    old_documents = searcher.views[0]
+    old_documents = searcher.base_view
     current_questions = []
     for question in questions:
         if question.document_id in old_documents:

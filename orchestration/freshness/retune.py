@@ -6,9 +6,10 @@ build: a weight moves only if the queries gain clearly. It trains and encodes no
 takes seconds. The gate then compares both choices on its own queries.
 
 A retune learns on judged queries that the live encoder was not trained on: those of the split dev,
-and those of the split train that were judged after its training. They are left out of the words of
-documents meanwhile. The weight of known queries is therefore not chosen again: hardly any known
-query would be left to measure it with.
+and those of the split train that were judged after its training. Documents are indexed with words
+of queries that they are known to answer. The queries of the retune are left out of these words
+meanwhile. The weight of known queries is therefore not chosen again: hardly any known query would
+be left to measure it with.
 """
 
 from __future__ import annotations
@@ -62,8 +63,8 @@ class RetuneQueries:
 
     Attributes:
         learning: Queries that the weights are chosen on.
-        gate: Queries that the gate compares both choices on.
-        at_build: Number of the queries of `learning` that the build has known as dev queries.
+        gate: Queries on which the gate compares the new weights with the old ones.
+        at_build: Number of the queries in `learning` that were dev queries of the build.
     """
 
     learning: Judgements
@@ -275,7 +276,8 @@ def choose_live_weights(project: Project, searcher: Searcher) -> RetuneResult:
         assert isinstance(joined, FusedSearch)
         before = joined.fusion
 
-        # Late interaction that the build has switched off may be switched on now.
+        # Late interaction, which scores candidates again token by token, may have been switched off
+        # by the build. A weight of 0 lets the search switch it on.
         weights = dict(before.weights)
         for name in _late_names(base):
             weights.setdefault(name, 0.0)
@@ -307,7 +309,7 @@ def _late_names(fusion: FusedRetriever) -> list[str]:
     """Return the names of the late interactions that a fusion can have.
 
     Late interaction scores candidates again by the best match of each query token. A component can
-    do this if its index has the signs of token vectors.
+    do this if its index has token signs, one bit per dimension of each token's vector.
     """
     names: list[str] = []
     for name, component in fusion.components.items():
@@ -355,7 +357,8 @@ def _answered_by_copies(
     documents = searcher.documents({document_id for _, document_id in pairs})
     rows = [(name, document.title, document.text) for name, document in documents.items()]
 
-    # `find_query_lines` reads tables. It does not read passages.
+    # `find_query_lines` expects a table of passages, but does not read it. The documents stand in
+    # for it.
     document_table = pd.DataFrame(rows, columns=["document_id", "title", "text"])
     corpus = Corpus(
         documents=document_table,

@@ -144,6 +144,14 @@ class Searcher:
                 views.append(view.with_known(overrides))
             self.views = tuple(views)
 
+    @property
+    def base_view(self) -> SegmentView:
+        """View of the base segment: documents of the build that are live and unchanged.
+
+        A document that was added or changed since the build is in a later view.
+        """
+        return self.views[0]
+
     @cached_property
     def retriever(self) -> Retriever:
         """Retriever that searches all segments together. It is created on first use.

@@ -43,7 +43,7 @@ def vector_dimension(searcher: Searcher) -> int:
     Raises:
         FreshetError: If the retriever has no vectors.
     """
-    return int(_vectors(searcher.views[0]).shape[1])
+    return int(_vectors(searcher.base_view).shape[1])
 
 
 def document_digests(searcher: Searcher) -> dict[str, str]:
