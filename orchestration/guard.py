@@ -64,13 +64,17 @@ class BoundedConnection(H11Protocol):
     """
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Start watching a new connection, and close another one if there are too many."""
+        """Start watching a new connection.
+
+        If there are too many, the one that has waited longest for a request's head is closed.
+        """
         super().connection_made(transport)
         self.phase: tuple[str, int] = ("head", 0)
         self.phase_start = self.loop.time()
         self._timer = self.loop.call_later(PHASE_CHECK_SECONDS, self._check_phase)
 
-        # An aborted connection stays in the set for two more rounds of the event loop.
+        # An aborted connection stays in the set for two more rounds of the event loop. It is not
+        # counted.
         open_connections = [
             connection for connection in self.connections if not connection.transport.is_closing()
         ]

@@ -45,8 +45,8 @@ def dagster_home(project: Project) -> Path:
 
     Runs and events are stored in it, or in the PostgreSQL database of the environment variable
     `FRESHET_DAGSTER_DATABASE`, whose address is not written to disk. The first call makes the
-    folder under the project's lock. Two processes that make it at the same time would leave its
-    database with two schema heads.
+    folder under the project's lock. Two processes that make it at the same time would note two
+    versions of the database schema, where Dagster expects one.
 
     Raises:
         SettingsError: If the address needs another driver.
@@ -104,7 +104,8 @@ def show_runs_in_ui(instance: dg.DagsterInstance, job: str) -> Iterator[None]:
     repository = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin(LOCATION), "__repository__")
     origin = repository.get_job_origin(job)
 
-    # `execute_in_process` has no argument for the origin.
+    # The job's origin tells the UI which job a run belongs to. `execute_in_process` cannot pass it
+    # on, so the method that it calls is replaced meanwhile.
     create_run = instance.create_run_for_job
     instance.create_run_for_job = partial(create_run, remote_job_origin=origin)
     try:

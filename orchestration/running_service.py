@@ -52,7 +52,8 @@ def register_service(state: Path) -> Iterator[Registration]:
 
     with acquired:
         registration = Registration(state / REGISTRATION_FILE)
-        # The file of a killed service would become valid again, because the lock is held now.
+        # A killed service may have left its file, which would count as valid while the lock is
+        # held.
         registration.withdraw()
         try:
             yield registration

@@ -62,7 +62,8 @@ def freshness(context: dg.SensorEvaluationContext, project: ProjectResource) -> 
         job = TASK_JOBS[task.kind]
         started = _describe_started_run(context.instance, task.run_key)
         if started is not None:
-            # Dagster would skip this request without saying why.
+            # A run was started for this task already. Dagster would skip the request without saying
+            # why.
             skip_reasons.append(f"{job.name}: {started} ({task.reason})")
             continue
         request = dg.RunRequest(
@@ -78,7 +79,8 @@ def freshness(context: dg.SensorEvaluationContext, project: ProjectResource) -> 
     if not run_requests:
         skip_reason = "; ".join(skip_reasons) or NOTHING_DUE
 
-    # The cursor holds the time of the last report of each asset, in seconds since 1970.
+    # Dagster keeps the cursor, a text, between two calls of the sensor. It holds the time of the
+    # last report of each asset, in seconds since 1970.
     report_times = json.loads(context.cursor or "{}")
     reports = _report_fresh_assets(project, report_times)
 
@@ -202,23 +204,24 @@ def champion_alias(
     **SENSOR_OPTIONS,
 )
 def notices(context: dg.SensorEvaluationContext, project: ProjectResource) -> dg.SkipReason:
-    """Send the problems that were not sent yet."""
+    """Send the problems that were not sent yet to the address in `live.webhook`."""
     from orchestration.freshness.notices import failed_task_runs, find_problems, send_notice
 
     problems = find_problems(project)
     runs_of_failed_tasks = failed_task_runs(project)
     for run_id, message in _failed_runs(context.instance).items():
-        # The problem of a failed task has the error of its run already.
+        # A failed task is among the problems already, with the error of its run.
         if run_id not in runs_of_failed_tasks:
             problems[run_id] = message
     problems.update(_stale_assets(context.instance))
 
-    # The cursor holds the keys of the problems that were sent.
+    # Dagster keeps the cursor, a text, between two calls of the sensor. It holds the keys of the
+    # problems that were sent.
     sent = json.loads(context.cursor or "[]")
     new = [message for key, message in problems.items() if key not in sent]
     if new:
         send_notice(project, new)
-    # The cursor is set after sending. If sending fails, the next tick sends the same problems.
+    # The cursor is set after sending. If sending fails, the next call sends the same problems.
     context.update_cursor(json.dumps(list(problems)))
     return dg.SkipReason("; ".join(problems.values()) or "nothing is wrong")
 
@@ -296,7 +299,8 @@ def _record_run_end(
 
     run = context.dagster_run
     outcome = context.dagster_event.message or default_outcome
-    # The partition of a task's run is the run key of the task. Other runs have no such task.
+    # The partition of a task's run is the run key of the task. Runs of no task have no such
+    # partition.
     run_key = run.tags.get(PARTITION_TAG, "")
     record_run_end(project, run_key, run.run_id, outcome, canceled)
 

@@ -402,7 +402,7 @@ def batches_to_measure(
 def _reasons_not_to_score(
     searcher: Searcher, reference: DriftReference, settings: Parameters
 ) -> dict[str, str]:
-    """Return the kinds of scores that are not measured because too few old documents have queries.
+    """Return the kinds of scores that are left out because too few old documents have queries.
 
     Without scores of old documents there is nothing to compare, so new documents are not searched.
 
@@ -465,7 +465,10 @@ def _score_old_documents(
 
 
 def _is_compared(scores: Sequence[np.ndarray | None], settings: Parameters) -> bool:
-    """Return whether the batches have enough scores for a comparison with old documents."""
+    """Return whether at least `drift.minimum_batch` documents of the batches have a score.
+
+    With fewer scores, new documents are not compared with old ones.
+    """
     scored_documents = sum(len(batch) for batch in scores if batch is not None)
     return scored_documents >= settings.drift.minimum_batch
 

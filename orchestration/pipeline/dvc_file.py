@@ -59,7 +59,7 @@ def stage_entry(stage: Stage, has_own_code: bool = True) -> dict[str, Any]:
 
 
 def render(has_own_code: bool = True) -> dict[str, Any]:
-    """Return the content of `dvc.yaml`."""
+    """Return the content of `dvc.yaml` with all stages. See `stage_entry` for `has_own_code`."""
     stages: dict[str, Any] = {}
     if not has_own_code:
         stages["code_lock"] = {
@@ -73,7 +73,7 @@ def render(has_own_code: bool = True) -> dict[str, Any]:
 
 
 def write(path: Path, has_own_code: bool = True) -> None:
-    """Write `dvc.yaml`."""
+    """Write all stages to the `dvc.yaml` at `path`. See `stage_entry` for `has_own_code`."""
     yaml = YAML()
     yaml.width = LINE_WIDTH
     with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8") as stream:

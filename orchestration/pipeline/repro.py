@@ -220,7 +220,9 @@ class PlannedBuild:
             self.warm_python = None
 
     def _verify(self, addresses: Iterable[str]) -> None:
-        """Check outputs that were not made in this build.
+        """Check that outputs meet the contracts of their stages.
+
+        DVC may have restored them from its cache, and DVC checks no contract.
 
         Raises:
             StageRefused: If an output breaks the contract of its stage.
@@ -276,7 +278,8 @@ class PlannedBuild:
         if self.project.home is None:
             parameters.change_settings(self.project, missing_keys)
         else:
-            # The settings of a workspace are its own, so no audit log records the change.
+            # A workspace is a temporary project with its own settings. No audit log records their
+            # changes.
             parameters.write_overrides(self.project.params_file, missing_keys)
         print_to_stderr(
             "params.yaml lacked keys that DVC requires; their defaults are added: "

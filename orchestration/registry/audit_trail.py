@@ -137,7 +137,7 @@ def parse_moment(text: str) -> datetime:
 
 
 def _promotions(lines: Sequence[Mapping[str, Any]]) -> list[TrailEntry]:
-    """Return the entries of the history of promotions."""
+    """Return an entry for each promotion, refusal and rollback in the history of promotions."""
     entries = []
     for line in lines:
         moment = datetime.fromisoformat(line["when"])

@@ -230,14 +230,16 @@ def _champion_segments(
 
 
 def _known_without(path: Path, held_out: frozenset[str]) -> dict[str, list[KnownQuery]]:
-    """Return the remaining known queries of the documents that lose some.
+    """Return the known queries that remain after some are removed.
+
+    A known query is a query that a document is known to answer.
 
     Args:
         path: File of the known queries of a build.
         held_out: Hashes of the queries to remove.
 
     Returns:
-        Known queries by document id, only for documents with a removed query.
+        Known queries by document id, only for documents that lose a query.
     """
     changed: dict[str, list[KnownQuery]] = {}
     if path.is_file():

@@ -163,14 +163,15 @@ def promote(
     with open_registry(project) as registry:
         reconciled = reconcile_alias(project)
         has_candidate = challenger is not None or _has_challenger(registry)
-        # A person's change of the alias is the whole promotion if nothing else is to be judged.
+        # A person's change of the alias is the whole promotion if no other version is to be judged.
         if reconciled is not None and not has_candidate:
             return reconciled
         if rules is None:
             rules = GateRules.load(project)
         result = _promote(project, registry, rules, challenger, verdict)
 
-    # A retrain, which names its challenger, leaves the live index as it is.
+    # Open the champion if its index is not live. A retrain names its challenger, and leaves the
+    # live index as it is.
     champion_stays = not result.passed and result.champion is not None
     if challenger is None and champion_stays and not _is_live(project, result.champion):
         open_version(project, result.champion)
@@ -409,7 +410,7 @@ def _make_champion(
 
 
 def _open_current_champion(project: Project, champion: Version) -> PromotionResult:
-    """Make the champion live, for a promotion whose candidate is the champion already."""
+    """Make the champion live, because the version to promote is the champion already."""
     open_version(project, champion)
     return PromotionResult(champion, True, _already_champion(champion), already_champion=True)
 

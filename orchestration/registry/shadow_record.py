@@ -13,7 +13,7 @@ from typing import Any
 from model_code.files import read_json, write_json
 from model_code.project import Project
 
-# Folder in the project's state.
+# Name of the folder in the project's state with the records of all challengers.
 FOLDER = "shadow"
 # Number of the format. A record of another format is ignored, and counting begins again.
 SHADOW_FORMAT = 1
@@ -31,11 +31,12 @@ class ShadowRecord:
         champion_tuned: Number of the generation whose retune chose the champion's weights; None if
             it has the weights of its build.
         queries: Number of compared queries.
-        overlap: Sum of the overlaps of the first ten documents.
-        rbo: Sum of the rank-biased overlaps.
-        wins: Number of rated documents that the challenger ranked better than the champion.
-        losses: Number of rated documents that it ranked worse.
-        ties: Number of rated documents that both ranked equally.
+        overlap: Sum over the queries: the share of the first ten documents that both rankings have.
+        rbo: Sum over the queries of the rank-biased overlap, a similarity of two rankings from 0 to
+            1.
+        wins: Number of documents with feedback that the challenger ranked better than the champion.
+        losses: Number of documents with feedback that it ranked worse.
+        ties: Number of documents with feedback that both ranked equally.
         dropped: Number of queries that were not compared, because the service was busy.
     """
 

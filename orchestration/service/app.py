@@ -30,7 +30,8 @@ CORS_HEADERS = ("Authorization", "Content-Type")
 # Pages that a link of another site may open.
 PAGES = ("/", "/docs", "/redoc", "/drift")
 DESCRIPTION = """Search, add, update and delete the documents of one Freshet project.
-Every answer comes from one generation, and names it. Errors are `{"error": "one line"}`.
+Every answer comes from one generation, an immutable snapshot of the index, and names it.
+Errors are `{"error": "one line"}`.
 The header Retry-After of a 503 says when to try again."""
 ERROR_DESCRIPTIONS = {
     401: "The required token is missing",

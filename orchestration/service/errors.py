@@ -127,7 +127,7 @@ async def _answer_http_exception(request: Request, error: Exception) -> Response
     """Answer an error of FastAPI itself, such as an unknown path, with its status as JSON."""
     assert isinstance(error, HTTPException)
     if error.status_code == 400:
-        # FastAPI answers so if it cannot parse the bytes of a body.
+        # FastAPI raises this error if it cannot parse the bytes of a body.
         return error_response(
             422,
             "the body cannot be read: it is not JSON in UTF-8, or its values are nested too "

@@ -66,7 +66,7 @@ class FollowThread:
         self._logged = failure
 
     def gauges(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the metrics of the follower."""
+        """Yield Prometheus metrics: how far the copy is behind, and whether updates fail."""
         lag = self.follower.lag()
         values = {
             "behind": ("Publications that are not searched yet.", lag.behind),
@@ -134,7 +134,7 @@ class PublishThread:
             self.failure = failure
 
     def gauges(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the metric of the publication."""
+        """Yield a Prometheus metric: whether the current generation could not be published."""
         yield GaugeMetricFamily(
             "freshet_publish_failing",
             "1 if the current generation could not be published.",

@@ -30,8 +30,8 @@ MAX_QUEUED_DOCUMENTS = 20_000
 # `MAX_RETRY_SECONDS`, because every attempt encodes all waiting documents again.
 RETRY_SECONDS = 5.0
 MAX_RETRY_SECONDS = 300.0
-# Largest request, in documents, that is encoded before its batch, and largest number of documents
-# that are encoded at once. Larger requests are encoded with their batch.
+# A request with more documents than the first number is encoded with its batch and not before. At
+# most the second number of documents are encoded at once before a batch.
 MAX_ENCODED_AHEAD = 64
 MAX_ENCODED_TOGETHER = 8
 # Seconds without a job after which maintenance may start.
@@ -182,7 +182,11 @@ class IngestQueue:
         return job
 
     def encode_soon(self, documents: Sequence[Document]) -> None:
-        """Let recorded documents be encoded before their batch begins."""
+        """Let recorded documents be encoded before the batch that makes them searchable.
+
+        A batch makes all changes searchable that are recorded so far. A large request is left to
+        it.
+        """
         if len(documents) > MAX_ENCODED_AHEAD:
             return
         with self._changed:
@@ -325,12 +329,15 @@ class IngestQueue:
             recorded = [job for job in self._jobs if job.is_recorded]
             self._jobs = deque(job for job in self._jobs if not job.is_recorded)
             self._applying = recorded
-            # The batch encodes what is not encoded yet.
+            # The batch encodes all its documents, so none of them is encoded ahead any more.
             self._unencoded.clear()
             return recorded
 
     def _is_ready_to_apply(self) -> bool:
-        """Return whether the second thread can go on: a job is recorded, or the queue has ended."""
+        """Return whether the thread that applies changes can go on.
+
+        It can if a job is recorded, or if the queue is closed and empty.
+        """
         if not self._jobs:
             return self.is_closed
         # Jobs are recorded in their order, so the first one tells whether any is recorded.

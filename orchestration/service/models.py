@@ -57,7 +57,8 @@ _COMPARISON_SCHEMA: dict[str, Any] = {
         "contains": {**_TEXT_SCHEMA, "description": "Contains this text, in any case."},
     },
 }
-# A field may be called `and` or `or`. It is compared with a value that is no list.
+# `and` and `or` combine a list of filters. A field may have one of these names, and is then
+# compared with a value that is no list.
 _COMBINATION_SCHEMA: dict[str, Any] = {
     "anyOf": [
         {"type": "array", "items": {"type": "object"}},
@@ -199,8 +200,8 @@ class BaseSearchRequest(StrictModel):
     )
     min_generation: int | None = Field(
         default=None,
-        description="Search this generation or a newer one, such as the one that an addition "
-        "returned.",
+        description="Search this generation of the index or a newer one. A change of documents "
+        "returns the number of the generation that contains it.",
     )
 
 

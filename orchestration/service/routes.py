@@ -86,7 +86,7 @@ MAX_CHANGE_WAIT_SECONDS = 600.0
 
 
 async def _get_service(request: Request) -> Service:
-    """Return the service.
+    """Return the service that the application was made for, to a route that depends on it.
 
     This is a coroutine, because FastAPI would call a function in a thread, which takes longer.
     """
@@ -403,8 +403,8 @@ def _record_feedback(service: Service, request: models.FeedbackRequest) -> str:
 
     query = _single_spaced(request.query)
     searcher = service.searchers.current()
-    # An opinion about a hit that only known queries brought up is recorded as such. It says little
-    # about how the retriever ranks the document.
+    # The opinion records whether only known queries brought the hit up. It then says little about
+    # how the retriever ranks the document.
     raised = searcher.is_raised_by_known_queries(query, request.document_id, request.rank)
     feedback = Feedback(
         query=query,
@@ -570,7 +570,7 @@ async def upload_files(
 async def apply_changes(
     service: ServiceDependency, response: Response, wait: Wait = True
 ) -> ChangeResult:
-    """Make everything searchable that the ledger has, such as additions by `freshet add`."""
+    """Make all recorded changes searchable, such as additions by `freshet add`."""
     return await _run_job(service, apply_job(), response, wait)
 
 

@@ -141,14 +141,14 @@ class _Server(uvicorn.Server):
             )
 
     def handle_exit(self, number: int, frame: FrameType | None) -> None:
-        """Begin to stop, and remember when."""
+        """Begin to stop when a signal arrives, and remember the time for `seconds_left`."""
         if self.stopping_since is None:
             self.stopping_since = time.monotonic()
         super().handle_exit(number, frame)
 
     @property
     def seconds_left(self) -> float:
-        """Seconds until the process has to end."""
+        """Seconds until the process has to end; `STOP_SECONDS` before a signal arrives."""
         if self.stopping_since is None:
             return STOP_SECONDS
         return STOP_SECONDS - (time.monotonic() - self.stopping_since)

@@ -46,7 +46,7 @@ INBOX_SECONDS = 10.0
 # Seconds between two removals of expired documents from the index. Searches hide an expired
 # document at once, so the removal is not urgent.
 EXPIRY_SECONDS = 30.0
-# Upper bounds of the histograms' buckets, in seconds.
+# Upper bounds of the buckets of two histograms: times of searches and of changes, in seconds.
 SEARCH_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 CHANGE_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0, 600.0)
 
@@ -89,13 +89,19 @@ class Metrics:
         )
 
     def observe_search(self, seconds: float) -> None:
-        """Record the time of a search."""
+        """Add the seconds that a search took to the histogram of search times."""
         self.search.observe(seconds)
         if self.telemetry is not None:
             self.telemetry.record_duration("search", seconds)
 
     def observe_batch(self, apply_seconds: float, freshness_seconds: Sequence[float]) -> None:
-        """Record the time of a batch, and the time of each of its requests since arrival."""
+        """Record the time of a batch, which makes changes searchable, and the lag of its requests.
+
+        Args:
+            apply_seconds: Seconds that the batch took.
+            freshness_seconds: For each request, the seconds from its arrival until it was
+                searchable.
+        """
         self.apply.observe(apply_seconds)
         for seconds in freshness_seconds:
             self.freshness.observe(seconds)
@@ -181,7 +187,11 @@ class Service:
         self._is_running = True
 
     def _start_changes(self) -> None:
-        """Start the threads that change the index: from requests, or by following a writer."""
+        """Start the threads that change the index.
+
+        In a writer, these apply the changes of requests and of the inbox. In a follower, a copy of
+        a published collection, one thread fetches new generations.
+        """
         if self.follow_thread is not None:
             self.ingest_queue.refuse_changes(
                 "this service searches a copy of a published collection; send changes to the "
@@ -309,7 +319,8 @@ class Service:
         Expired documents are removed whenever changes are applied. So a job without changes is
         queued if a document has expired.
         """
-        # Such a service cannot change the index. The writer, which can, removes the documents.
+        # A read-only service or a follower cannot change the index. The process that changes it
+        # removes the documents.
         if self.project.is_read_only or self.follow_thread is not None:
             return
         # Do nothing if nothing is live yet (`NotReady`) or the service is stopping (`Busy`).
@@ -420,7 +431,7 @@ class Service:
             behind[name] = False
             generations[name] = searcher.generation.number
             documents[name] = searcher.generation.manifest["documents"]
-        # Maintenance may have failed for a retriever that is not open for search here.
+        # Maintenance may have failed for another retriever, which is not open for search here.
         for name in list(self.maintenance.failures):
             behind[name] = True
 

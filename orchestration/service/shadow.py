@@ -51,14 +51,14 @@ MAX_WAITING = 32
 # Seconds that a query waits for a moment without a search, before it is dropped.
 MAX_IDLE_WAIT_SECONDS = 2.0
 IDLE_POLL_SECONDS = 0.02
-# Seconds between two looks for another challenger. Each one starts a process.
+# Seconds between two checks whether there is another challenger. Each check starts a process.
 CHALLENGER_SECONDS = 300.0
 CHALLENGER_TIMEOUT_SECONDS = 600.0
 # Seconds between two writes of the counts.
 SAVE_SECONDS = 5.0
 # Number of queries whose rankings are kept for feedback.
 MAX_REMEMBERED_QUERIES = 1000
-# Documents of each ranking. Documents that only one of the two knows are left out afterwards.
+# Number of documents in each ranking. Documents that only one retriever knows are left out later.
 SEARCH_DEPTH = 50
 STOP_POLL_SECONDS = 0.5
 # Priority of the thread and of the process that asks MLflow; 19 is the lowest.
@@ -89,7 +89,8 @@ class Comparison:
     Attributes:
         champion: Ids of the champion's documents that both know, best first.
         challenger: Ids of the challenger's documents that both know, best first.
-        outcomes: Name of the count of each rated document: "wins", "losses" or "ties".
+        outcomes: The count that each document with feedback belongs to, by document id: "wins",
+            "losses" or "ties" of the challenger.
     """
 
     champion: Sequence[str]
@@ -99,7 +100,11 @@ class Comparison:
 
 @dataclass(frozen=True)
 class ShadowJob:
-    """A query to compare or, with a document, an opinion about one of its hits."""
+    """Work of the shadow thread: a query to compare, or an opinion about one hit of a query.
+
+    Without a `document_id`, the query is compared. With one, `verdict` is the opinion about that
+    hit.
+    """
 
     text: str
     document_id: str | None = None
@@ -124,7 +129,8 @@ class ShadowThread:
     Attributes:
         record: Counts about the present challenger; None if there is none.
         dropped: Number of queries that were dropped since the start.
-        failure: Why the challenger could not be opened or asked last; None if it could.
+        failure: The reason why the last attempt to open the challenger, or to search with it,
+            failed. None if it succeeded.
     """
 
     def __init__(
@@ -166,13 +172,19 @@ class ShadowThread:
             self._thread.join(MAX_IDLE_WAIT_SECONDS)
 
     def offer(self, texts: Sequence[str]) -> None:
-        """Take a share of answered queries. This never waits."""
+        """Queue a random share of the answered queries for a comparison. This never waits.
+
+        If the queue is full, queries are dropped and counted.
+        """
         for text in texts:
             if random.random() < self.share:
                 self._put(ShadowJob(text))
 
     def offer_feedback(self, text: str, document_id: str, verdict: str) -> None:
-        """Take an opinion about a hit of a query. This never waits."""
+        """Queue an opinion about a hit of a query. This never waits.
+
+        If the queue is full, the opinion is dropped and counted.
+        """
         self._put(ShadowJob(text, document_id, verdict))
 
     def _put(self, job: ShadowJob) -> None:
@@ -199,9 +211,10 @@ class ShadowThread:
         self._save()
 
     def process(self, job: ShadowJob) -> None:
-        """Compare a query or count an opinion, in a moment without searches.
+        """Compare a query or count an opinion, at a moment when no search runs.
 
-        A failure is logged once. The next query is tried again.
+        If no such moment comes, the job is dropped. A failure is logged once and does not end the
+        thread.
         """
         if not self._wait_until_idle():
             self._drop()
@@ -239,7 +252,7 @@ class ShadowThread:
         self._save_if_due()
 
     def _look_for_challenger(self) -> None:
-        """Open the challenger if it is another one than before, or close it if there is none.
+        """Open the challenger if another version has become challenger; close it if there is none.
 
         The challenger is the registered retriever that asks to be promoted. MLflow is asked at most
         every `CHALLENGER_SECONDS`, because each question starts a process.
@@ -367,7 +380,7 @@ class ShadowThread:
             save_record(self.project, self.record)
 
     def gauges(self) -> Iterator[GaugeMetricFamily]:
-        """Yield the metrics of shadow mode."""
+        """Yield the Prometheus metrics of shadow mode, which compares challenger and champion."""
         record = self.record
         queries = 0
         overlap = float("nan")

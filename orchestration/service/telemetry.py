@@ -19,17 +19,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from freshet.results import SearchResult
 from model_code.errors import FreshetError
 
-# The first variable is for spans and metrics, and each of the others for one of them. MLflow's
-# server accepts spans only, at its path /v1/traces.
+# The first variable names an endpoint for spans and metrics. The second is for spans alone, and the
+# third for metrics alone. MLflow's server accepts spans only, at its path /v1/traces.
 ENDPOINT_VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 TRACES_ENDPOINT_VARIABLE = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 METRICS_ENDPOINT_VARIABLE = "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT"
 ENDPOINT_VARIABLES = (ENDPOINT_VARIABLE, TRACES_ENDPOINT_VARIABLE, METRICS_ENDPOINT_VARIABLE)
 DISABLED_VARIABLE = "OTEL_SDK_DISABLED"
 SERVICE_NAME_VARIABLE = "OTEL_SERVICE_NAME"
-# Name of the service and of the instrumentation.
+# Name by which receivers of the spans and metrics know the service and its instruments.
 NAME = "freshet"
-# An export reads the gauges one by one. Within so many seconds, they come from one computation.
+# Seconds for which the values of all gauges are kept. An export reads the gauges one by one, and
+# these values come from one computation.
 GAUGE_CACHE_SECONDS = 1.0
 NANOSECONDS = 1_000_000_000
 # HTTP statuses from this one on mark a span as failed.
@@ -65,12 +66,12 @@ class Telemetry:
         return self.tracer.start_as_current_span(name, attributes=attributes)
 
     def record_request(self, method: str, route: str, status: int) -> None:
-        """Count a request."""
+        """Add a request to the counter of requests by method, route and status."""
         attributes = {"method": method, "route": route, "status": status}
         self._requests.add(1, attributes)
 
     def record_duration(self, name: str, seconds: float) -> None:
-        """Record a time of "search", "apply" or "freshness"."""
+        """Add a time to the histogram that `name` tells: "search", "apply" or "freshness"."""
         self._durations[name].record(seconds)
 
     def record_past_span(self, name: str, seconds: float, attributes: dict[str, Any]) -> None:

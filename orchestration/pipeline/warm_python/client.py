@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 
-# Bytes of the number that precedes a request.
+# Number of bytes of a request's length, which is sent before the request.
 LENGTH_BYTES = 8
 # Exit code if the server ended before the command.
 SERVER_ENDED = 70
@@ -31,7 +31,8 @@ def main(address: str, arguments: list[str]) -> int:
         server.connect(address)
 
         def end_command(*signal_arguments: object) -> None:
-            # The server ends the command when no more can be sent. It still sends the exit code.
+            # Closing the sending side tells the server to end the command. The server still sends
+            # the exit code.
             server.shutdown(socket.SHUT_WR)
 
         signal.signal(signal.SIGTERM, end_command)

@@ -57,7 +57,8 @@ class WarmPython:
         address = self._folder / "socket"
         self.program = self._folder / "bin" / "python"
         command = [sys.executable, "-IS", str(CLIENT), str(address)]
-        # A path in a first line that begins with "#!" must be short and have no spaces.
+        # The path in a first line that begins with "#!" must be short and have no spaces. A shell
+        # therefore starts the client.
         write_text(self.program, f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
         self.program.chmod(0o700)
         self._server = _start_server(address)
@@ -101,7 +102,8 @@ def _start_server(address: Path) -> subprocess.Popen[bytes]:
         listener.bind(str(address))
         listener.listen()
         command = [sys.executable, "-P", str(SERVER), str(listener.fileno()), *LIBRARIES]
-        # Ctrl-C in the terminal is for the build, which ends its commands itself.
+        # The server gets a separate session, so that Ctrl-C in the terminal reaches only the build.
+        # The build ends its commands itself.
         return subprocess.Popen(
             command,
             cwd=address.parent,

@@ -20,15 +20,15 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass
 
-# Variable of a command: process id of the client that it runs for.
+# Environment variable of a command with the process id of the client that waits for it.
 LAUNCHER = "FRESHET_LAUNCHER"
-# Bytes of the number that precedes a request.
+# Number of bytes of a request's length, which is sent before the request.
 LENGTH_BYTES = 8
-# Standard input, output and error.
+# Number of standard streams: input, output and error.
 STREAMS = 3
-# The kernel's description of a peer: process, user and group.
+# Layout of the ids of process, user and group that the kernel knows of a socket's peer.
 PEER = struct.Struct("3i")
-# A shell reports a command that a signal ended with this number plus the signal.
+# If a signal ended a command, its exit code in a shell is this number plus the signal's number.
 SIGNAL_BASE = 128
 
 
@@ -159,7 +159,7 @@ def fork_command(request: Request, client: socket.socket) -> RunningCommand | No
     pid = os.fork()
     if pid == 0:
         return None
-    # The forked process has copies of the streams.
+    # The server does not need the streams any more. The forked process has copies of them.
     for descriptor in request.streams:
         os.close(descriptor)
     return RunningCommand(pid, os.pidfd_open(pid), client)
@@ -182,7 +182,8 @@ def read_request(client: socket.socket) -> Request | None:
         return None
     arguments, folder, variables = json.loads(content)
 
-    # A stage watches the ancestors of its client. The kernel tells the id of the client's process.
+    # A stage ends when an ancestor of its client ends. It finds them by the process id of the
+    # client, which the kernel tells.
     peer = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size)
     client_pid, _, _ = PEER.unpack(peer)
     variables[LAUNCHER] = str(client_pid)
@@ -190,7 +191,7 @@ def read_request(client: socket.socket) -> Request | None:
 
 
 def release(commands: set[RunningCommand]) -> None:
-    """Close what a forked process has inherited of other commands."""
+    """Close the connections and descriptors of other commands, which a forked process inherits."""
     for command in commands:
         command.client.close()
         os.close(command.pidfd)
@@ -203,7 +204,7 @@ def stop(command: RunningCommand) -> None:
 
 
 def finish(command: RunningCommand) -> None:
-    """Send the exit code of a process that has ended to its client."""
+    """Send the exit code of a process to its client. The process has ended."""
     _, status = os.waitpid(command.pid, 0)
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
@@ -225,7 +226,7 @@ def run(request: Request) -> None:
     os.chdir(request.folder)
     os.environ.clear()
     os.environ.update(request.variables)
-    # All forked processes would otherwise draw the same random numbers.
+    # Forked processes start with equal random states, and would all draw the same numbers.
     random.seed()
     # `python -m` looks for modules in the working directory first.
     sys.path.insert(0, request.folder)
