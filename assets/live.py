@@ -18,7 +18,7 @@ from orchestration.running_service import find_running_service
 if TYPE_CHECKING:
     from model_code.collection.generations.generation import Generation
 
-# Each task of the ledger is one partition of an asset.
+# A task is work that the ledger records as due. Each task is one partition of an asset.
 BATCHES = dg.DynamicPartitionsDefinition(name="batches")
 DRIFT_CHECKS = dg.DynamicPartitionsDefinition(name="drift_checks")
 RETUNES = dg.DynamicPartitionsDefinition(name="retunes")
@@ -429,8 +429,8 @@ def _asset_reported_by_sensor(
 ) -> dg.AssetSpec:
     """Return an asset that the sensor `freshness` reports while it is fresh.
 
-    Dagster does not materialize it. Its policy fails if the sensor does not report it, or does not
-    run.
+    Dagster does not materialize it. Its freshness policy fails if the sensor does not report it, or
+    does not run.
 
     Args:
         key: Key of the asset.

@@ -14,7 +14,7 @@ from model_code.files import folder_bytes, read_json
 if TYPE_CHECKING:
     from model_code.evaluation.promotion import Verdict
 
-# The elements of a page, by name.
+# Elements of an asset's page in Dagster, such as tables and pictures, by name.
 Preview = Mapping[str, "dg.MetadataValue | str"]
 # Number of rows at the end of a training's history that a page shows.
 SHOWN_HISTORY_ROWS = 10

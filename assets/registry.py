@@ -34,7 +34,10 @@ def registry_assets(stages: Sequence[Stage]) -> list[dg.AssetsDefinition]:
     def first_champion(
         context: dg.AssetExecutionContext, project: ProjectResource
     ) -> dg.MaterializeResult:
-        """Promote the best untrained system, unless there is a champion."""
+        """Make the best untrained system champion, unless there is a champion.
+
+        The champion is searched by default, so searches are possible before anything is trained.
+        """
         from orchestration.registry import release
 
         result = release.promote_first_champion(project)

@@ -25,7 +25,7 @@ from orchestration.pipeline.stages import upstream
 
 # A failed step is tried once more, because some failures do not repeat, such as a killed process.
 RETRY = dg.RetryPolicy(max_retries=1, delay=5)
-# Dagster's own tag of a materialization.
+# Name of Dagster's tag with the data version of a materialization, the hash of an output.
 VERSION_TAG = "dagster/data_version"
 CONTRACT = "contract_holds"
 CONTRACT_DESCRIPTION = "The output that is in place keeps the contract of its stage."

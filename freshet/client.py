@@ -446,7 +446,7 @@ class Client:
         return response.status, response.read()
 
     def _thread_connection(self) -> HTTPConnection:
-        """Return the connection of this thread."""
+        """Return the connection that this thread keeps; make it at the first request."""
         if "connection" not in self._thread_state.__dict__:
             address = urlsplit(self.url)
             host = address.hostname or ""

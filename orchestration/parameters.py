@@ -136,7 +136,11 @@ class Parameters(Settings):
 
     @property
     def searchable_baselines(self) -> tuple[str, ...]:
-        """Baselines that may be registered; bm25_known only if known queries are used."""
+        """Names of the untrained systems that may be registered.
+
+        One of them, `bm25_known`, also finds documents by words of their known queries. It is left
+        out if the settings do not use known queries.
+        """
         if self.known_queries.use:
             return BASELINES
         return tuple(name for name in BASELINES if name != BM25_KNOWN)

@@ -42,7 +42,7 @@ ERROR_CLASS = re.compile(r"^(freshet|model_code)\.errors\.\w+: ")
 # Seconds within which a recorded change must become searchable. Later, the asset
 # `searchable_documents` does not count as fresh.
 MAX_WAIT_SECONDS = 120.0
-# Seconds between two reports of an asset, well within the time of its freshness policy.
+# Seconds between two reports that an asset is fresh. Its freshness policy allows a longer time.
 REPORT_INTERVAL_SECONDS = {SEARCHABLE: 300.0, MEASURED: 1800.0}
 
 
@@ -178,7 +178,7 @@ def _backlog_metadata(project: Project, backlog: IngestBacklog) -> dict[str, Any
 def champion_alias(
     context: dg.SensorEvaluationContext, project: ProjectResource
 ) -> dg.RunRequest | dg.SkipReason:
-    """Request the job `follow_alias` if a person moved the alias."""
+    """Request the job `follow_alias` if a person moved the alias `champion` in MLflow."""
     from orchestration.pipeline.runs import store_folder
     from orchestration.registry import history, release
     from orchestration.registry.versions import REGISTRY_LOCK
@@ -269,7 +269,7 @@ def _stale_assets(instance: dg.DagsterInstance) -> dict[str, str]:
     **SENSOR_OPTIONS,
 )
 def failures(context: dg.RunStatusSensorContext, project: ProjectResource) -> None:
-    """Record a failed run in the ledger."""
+    """Record in the ledger that the run of a task failed, so that the task is tried again."""
     _record_run_end(context, project, default_outcome="the run failed", canceled=False)
 
 
@@ -280,7 +280,7 @@ def failures(context: dg.RunStatusSensorContext, project: ProjectResource) -> No
     **SENSOR_OPTIONS,
 )
 def cancellations(context: dg.RunStatusSensorContext, project: ProjectResource) -> None:
-    """Record a canceled run in the ledger."""
+    """Record in the ledger that a person canceled the run of a task."""
     _record_run_end(context, project, default_outcome="the run was canceled", canceled=True)
 
 

@@ -828,7 +828,7 @@ def _broken_constraints(statuses: Mapping[str, str]) -> tuple[DocumentExample, .
     document for which the solved document must not rank higher.
 
     Args:
-        statuses: Names of a `Status` by document id.
+        statuses: Name of the `Status`, the outcome of the solver, by document id.
     """
     examples = []
     for document_id, status in sorted(statuses.items()):

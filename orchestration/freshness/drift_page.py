@@ -18,7 +18,8 @@ from model_code.drift.descriptions import DESCRIPTIONS, MeasureDescription
 from model_code.files import write_json, write_text
 from model_code.project import Project
 
-# Folder in the project's state. Erasing a document deletes it, because the files name documents.
+# Folder in the project's state for the newest report. Erasing a document deletes the folder,
+# because the files name documents.
 FOLDER = "drift"
 JSON_FILE = "report.json"
 PAGE_FILE = "report.html"

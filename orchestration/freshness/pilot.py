@@ -391,7 +391,7 @@ def _rank_new(project: Project, plan: RetrainPlan) -> list[str]:
 
 
 def _build(workspace: Project, target: str, show: Show) -> None:
-    """Build a stage of the workspace, and the stages that it depends on."""
+    """Build a stage of a pilot's workspace, and the stages that it depends on."""
     content_hash = ingest.ingest(workspace)["content_hash"]
     for address in repro.repro(workspace, [target], name=f"pilot {content_hash[:8]}"):
         show(f"stage {address} ran")

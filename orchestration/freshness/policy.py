@@ -268,10 +268,14 @@ def _exceeded(report: DriftReport, names: Sequence[str]) -> list[TestResult]:
 
 
 def _measures_of_harm(report: DriftReport, is_shifted: bool) -> list[TestResult]:
-    """Return the measures that show that new documents are found worse than old ones."""
+    """Return the measures that show that new documents are found worse than old ones.
+
+    If the vectors of new documents have shifted, a measure counts by its less strict threshold too.
+    """
     harm = []
     for measure in deciding_measures(report.measures):
-        # The second test of the gatekeeping procedure, see the module's docstring.
+        # This is the second test of the gatekeeping procedure, which the module's docstring
+        # explains.
         exceeded_after_shift = is_shifted and measure.exceeded_uncorrected
         if measure.exceeded or exceeded_after_shift:
             harm.append(measure)

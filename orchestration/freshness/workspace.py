@@ -80,7 +80,7 @@ def make_workspace(
 
 
 def _fill(project_root: Path, folder: Path, write_snapshot: Callable[[Path], Any]) -> None:
-    """Fill a new workspace with code, settings and documents."""
+    """Fill the folder of a new workspace with code, settings and the documents to train on."""
     folder.mkdir(parents=True)
     code_root = code_lock.code_root(project_root)
     for package in code_lock.PACKAGES:

@@ -51,7 +51,7 @@ ARTIFACT_ROOT = "FRESHET_MLFLOW_ARTIFACTS"
 # Prefix of MLflow's environment variables for its pool of database connections.
 POOL = "MLFLOW_SQLALCHEMYSTORE_POOL"
 
-# Tags of runs.
+# Names of the tags by which the runs of stages, builds and systems are found.
 KEY = "freshet.key"
 STAGE = "freshet.stage"
 BUILD = "freshet.build"

@@ -1,4 +1,7 @@
-"""The context in which a stage runs, or in which its contract reads the output in place."""
+"""The context of a stage: its inputs, settings and output folder.
+
+A stage runs in this context. The check of its output against the stage's contract uses it too.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ from orchestration.parameters import Parameters
 def stage_context(
     stage: Stage, project: Project, settings: Parameters, output: Path, checkpoints: Path
 ) -> StageContext:
-    """Return the context in which a stage writes `output`, or in which its contract reads it."""
+    """Return the context of a stage, with its inputs, its settings and the folder `output`.
+
+    The stage writes to this folder. The check of the stage's contract reads it.
+    """
     return StageContext(
         root=project.root,
         inputs={name: project.root / path for name, path in stage.inputs.items()},

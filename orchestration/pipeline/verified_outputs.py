@@ -27,7 +27,7 @@ NOTES = Path(".dvc", "tmp", "verified_outputs.json")
 
 
 class BrokenOutput(FreshetError):
-    """An output in place breaks the contract of its stage."""
+    """An output in place breaks the contract of its stage, the conditions that it must meet."""
 
 
 def verify_outputs(project: Project, stages: Iterable[Stage]) -> None:

@@ -93,7 +93,7 @@ class ShadowRecord:
 
 
 def record_path(project: Project, version: str) -> Path:
-    """Return the path of the record of a challenger's version."""
+    """Return the path of the file with the counts of shadow mode about a challenger's version."""
     return project.state / FOLDER / f"{version}.json"
 
 
@@ -109,7 +109,7 @@ def load_record(project: Project, version: str) -> ShadowRecord | None:
 
 
 def save_record(project: Project, record: ShadowRecord) -> None:
-    """Write a record in place of the former one."""
+    """Write the counts about a challenger in place of earlier ones."""
     values: dict[str, Any] = {"format": SHADOW_FORMAT}
     values.update(asdict(record))
     write_json(record_path(project, record.version), values)

@@ -69,7 +69,7 @@ PREVIOUS = "previous"
 RECORDED_CHAMPION = "recorded champion"
 ROLES = (CHAMPION, CHALLENGER, PREVIOUS, RECORDED_CHAMPION)
 
-# Tags of a version.
+# Tags of a version, in which its retriever, encoder, corpus and the like are recorded.
 RETRIEVER = "retriever"
 FINGERPRINT = "fingerprint"
 CORPUS = "corpus"
@@ -328,7 +328,7 @@ class Registry:
         return None
 
     def _describe(self, version: Version, gate: str) -> None:
-        """Write the version's page: what it is, its run, the gate's verdict, and its metrics."""
+        """Write the version's page in MLflow: what it is, the gate's verdict, and its metrics."""
         run_link = f"#/experiments/{self.experiment}/runs/{version.run_id}"
         introduction = (
             f"**{version.retriever}**: encoder, index, hierarchy and documents of the build "

@@ -392,7 +392,7 @@ class FeedbackRequest(StrictModel):
 
 
 class FeedbackResponse(BaseModel):
-    """The verdict that counts now."""
+    """The person's verdict on the hit that counts now."""
 
     verdict: Opinion
 
@@ -438,7 +438,7 @@ class LoopStepState(BaseModel):
 
 
 class OverviewResponse(BaseModel):
-    """Everything that the page shows before the first search."""
+    """Everything that the search page shows before the first search."""
 
     examples: list[str] = Field(description="Questions that the collection answers.")
     recent: list[RecentDocumentState] = Field(description="Documents that arrived last.")
@@ -491,7 +491,7 @@ class ShadowState(BaseModel):
 
 
 class StatusResponse(BaseModel):
-    """State of the service."""
+    """State of the service: its retrievers, the ledger, the queue, and what has failed."""
 
     ready: bool
     reason: str | None = Field(

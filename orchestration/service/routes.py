@@ -506,7 +506,8 @@ def _find_document(service: Service, document_id: str) -> StoredDocument:
 def _stored_document(service: Service, searcher: Searcher, document: Document) -> StoredDocument:
     """Return a document with the texts of its known queries that may be shown.
 
-    A known query is a query that the document is known to answer. Those of users may be private.
+    A known query is a query that the document is known to answer. Queries that users typed may be
+    private, so a setting tells which ones are shown.
     """
     settings = service.project.settings("known_queries", KnownQuerySettings)
     known = ShownQueries.select(searcher.known_queries([document.document_id]), settings.show)
@@ -746,7 +747,7 @@ def _check_document_count(documents: int) -> None:
 
 
 def _change_result(receipt: Receipt, generation: int | None) -> ChangeResult:
-    """Return the outcome of a change.
+    """Return the outcome of a change of documents, from what the ledger recorded.
 
     Args:
         receipt: Receipt of the ledger.

@@ -120,7 +120,7 @@ class Searchers:
                     self._failures.pop(name, None)
 
     def newest(self) -> tuple[str, int | None]:
-        """Refresh all searchers.
+        """Open new generations of all retrievers, and return the one that is searched by default.
 
         Returns:
             The name of the default retriever, and the number of its current generation. The number
@@ -138,12 +138,12 @@ class Searchers:
         return name, None if is_failing else generation
 
     def newest_of(self, retriever: str) -> Searcher:
-        """Refresh all searchers, and return the one of a retriever."""
+        """Open new generations of all retrievers, and return the searcher of one retriever."""
         self.refresh()
         return self.current(retriever)
 
     def opened(self) -> dict[str, Searcher]:
-        """Return the open searchers by retriever."""
+        """Return the searchers that are open now, by name of the retriever."""
         return dict(self._searchers)
 
     def _open(self, name: str) -> Searcher:

@@ -105,5 +105,5 @@ def _suffixes(name: str) -> str:
 
 
 def _refuse(name: str, reason: Reason, detail: str) -> RefusedRow:
-    """Return the refused row that stands for a whole file."""
+    """Return the row that stands for a file which could not be read, with the reason."""
     return RefusedRow("documents", f"{name}:1", reason, detail, "", name or None, bool(name))

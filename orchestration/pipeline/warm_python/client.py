@@ -1,7 +1,8 @@
 """Hand a command to the server, and end as the command ends: `client.py ADDRESS -m MODULE ...`.
 
-The server gets the arguments, the folder, the environment and the standard streams of this process.
-This file imports only the standard library, because it starts for every command.
+The server is a Python that has imported slow libraries. It gets the arguments, the folder, the
+environment and the standard streams of this process. This file imports only the standard library,
+because it starts for every command.
 """
 
 import json

@@ -1,4 +1,7 @@
-"""Start and stop the server of a build, and name the program that hands commands to it."""
+"""Start and stop the server of a build, and name the program that hands commands to it.
+
+The server is a Python that has imported slow libraries, and forks a process for each command.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ LIBRARIES = (
     "scipy.stats",
     "torch",
 )
-# Variable that switches warm Pythons off.
+# Environment variable that switches off the use of a warm Python for builds.
 SWITCH = "FRESHET_WARM_PYTHON"
 SERVER = Path(__file__).with_name("server.py")
 CLIENT = Path(__file__).with_name("client.py")
@@ -81,7 +84,8 @@ def is_on() -> bool:
     require(switch in ("on", "off"), f"{SWITCH} is {switch!r}, but must be on or off")
     if switch == "off" or sys.platform != "linux":
         return False
-    # The server waits for processes by this function, which some builds of Python lack.
+    # The server waits for the end of its processes by this function, which some builds of Python
+    # lack.
     if not hasattr(os, "pidfd_open"):
         return False
     try:

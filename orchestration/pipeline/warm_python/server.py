@@ -97,7 +97,8 @@ def serve(listener: socket.socket) -> Request | None:
     while commands or not is_closing:
         for key, _ in selector.select():
             if key.fileobj is sys.stdin:
-                # The build has closed this end of a pipe, or was killed.
+                # Standard input is a pipe from the build. The build has closed its end, or was
+                # killed.
                 is_closing = True
                 selector.unregister(sys.stdin)
             elif key.fileobj is listener:
