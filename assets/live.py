@@ -1,7 +1,8 @@
-"""Dagster assets of the live collection: generations, drift reports, retunes, retrains, the sync.
+"""Dagster assets of the live collection, the documents that are searchable now.
 
-Descriptions are shown on Dagster's pages. They say what an asset is, when it runs, and what it
-writes.
+They cover generations (snapshots of the index), drift reports, new weights of a fusion, retrains
+and the sync. Descriptions are shown on Dagster's pages. They say what an asset is, when it runs,
+and what it writes.
 """
 
 from collections.abc import Iterator
@@ -150,7 +151,7 @@ def _check_documents_are_found(
 def refinement_metadata(generation: "Generation", document_ids: set[str] | None) -> dict[str, Any]:
     """Describe the effect of IncDSI on documents, for an asset's page.
 
-    IncDSI solves the vector of a new document, so that its known queries find the document.
+    IncDSI solves the vector of a new document, so that queries which it is known to answer find it.
 
     Args:
         generation: A generation that contains the documents.
@@ -247,10 +248,11 @@ def drift_report(project: ProjectResource) -> Iterator[EventResult]:
 
 
 def _deciding_metadata(project: ProjectResource) -> dict[str, Any]:
-    """Describe the last drift report that called for a pilot or a retrain, for an asset's page.
+    """Describe the last drift report that called for a retrain, for an asset's page.
 
-    The page shows it beside the newest report. The newest report measures other documents. A
-    running pilot or retrain was requested because of the report that is described here.
+    The report may have called for a pilot first, a short training on a sample. The page shows it
+    beside the newest report. The newest report measures other documents. A running pilot or retrain
+    was requested because of the report that is described here.
     """
     from model_code.collection.index.status import deciding_report
 

@@ -1,4 +1,4 @@
-"""Assets of the base index, the hierarchy, and the encoder and index of each retriever."""
+"""Assets of the base index, the tree of passages, and the encoder and index of each retriever."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from model_code.stages.stage import Stage
 
 
 def preview_hierarchy(folder: Path) -> Preview:
-    """Show the sizes of each level, the topics of the first level, and a picture of the tree."""
+    """Show the tree of passages: sizes by level, topics of the first level, and a picture."""
     names = ("level", "nodes", "passages_min", "passages_median", "passages_max", "cosine_mean")
     level_rows = []
     for level in read_json(folder / "statistics.json")["levels"]:

@@ -58,7 +58,7 @@ class Hit:
         marks: Begin and end, in characters of `snippet`, of each matched word.
         fields: Fields of the document.
         date: Date of the document in ISO format, or None.
-        path: Nodes of the hierarchy above the passage, root first.
+        path: Nodes above the passage in the tree that clusters passages by topic, root first.
         topics: Names of the nodes in `path`.
         generation: Generation of the index that the hit comes from.
         below_floor: Whether the hit fits the query no better than hits of random queries fit

@@ -349,8 +349,8 @@ def check_origins(origins: Sequence[str]) -> None:
 def serve_dagster(host: str, port: int, workspace: Path) -> None:
     """Serve Dagster's web page behind the guard until the process is stopped.
 
-    This does what the command `dagster-webserver` does. The command itself offers no way to add a
-    middleware.
+    The guard refuses requests of other sites, and requests without the token. The command
+    `dagster-webserver` does the same without it, and accepts no middleware.
 
     Args:
         host: Address to listen on.

@@ -160,8 +160,8 @@ def _old_versions(project: Project, keep: int) -> Iterator[Garbage]:
 def _runs_without_version(project: Project, keep: int) -> Iterator[Garbage]:
     """Find MLflow runs of registrations without a version, and MLflow runs of finished pilots.
 
-    A registration has no version if `register` was killed, or the version was deleted. The runs of
-    pilots are not needed, because the ledger records their outcomes.
+    A registration has no version if `register` was killed, or the version was deleted. Pilots are
+    short trainings on a sample. Their runs are not needed, because the ledger records the outcomes.
     """
     # A registration that runs now has no version yet. Opening the registry waits until it ends.
     with versions.open_registry(project) as registry:

@@ -26,7 +26,7 @@ SHOWN_HITS = 10
 
 @dataclass(frozen=True)
 class AskedDocument:
-    """A document with one known query, and a word that only this query contains.
+    """A document with one query that it is known to answer, and a word that only the query has.
 
     Attributes:
         document: The document.
@@ -88,7 +88,8 @@ def find_ranks(
 ) -> list[FoundRanks] | None:
     """Return the ranks of documents without and with their known queries.
 
-    The documents are added to a copy of the collection, first without and then with their queries.
+    A known query is a query that a document is known to answer. The documents are added to a copy
+    of the collection, first without and then with their queries.
 
     Args:
         searcher: Searcher of the collection, which does not change.

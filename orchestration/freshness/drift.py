@@ -3,7 +3,8 @@
 A drift check covers the documents that were added since the last drift report. It compares these
 documents with the drift reference (module `drift_reference`), which describes the documents that
 the retriever was trained with. The policy (module `policy`) then decides the next step. The check
-does not train: it only requests a pilot or a retrain as a task in the ledger.
+does not train. It only requests a task in the ledger: new weights of a fusion, a pilot (a short
+training on a sample) or a retrain.
 """
 
 from __future__ import annotations
@@ -116,12 +117,13 @@ class DriftCheck:
 def check_drift(project: Project, record: bool = True) -> DriftCheck | None:
     """Measure the documents that were added since the last report, and decide what follows.
 
-    Checks of the same project wait for each other.
+    A check may request a pilot, a short training on a sample, or a retrain. Checks of the same
+    project wait for each other.
 
     Args:
         project: The project, whose default retriever is checked.
-        record: Whether to write the report to the ledger and to request a pilot or a retrain.
-            False is a dry run, which measures even a single document.
+        record: Whether to write the report to the ledger and to request a pilot or a retrain. False
+            is a dry run, which measures even a single document.
 
     Returns:
         The check. None if fewer than `drift.minimum_batch` documents were added since the last
@@ -306,8 +308,9 @@ def read_attempts(
 def _event_of(task: Task) -> int | None:
     """Return the id of the last event that an attempt covered; None if it is not recorded.
 
-    A retune records it as `last_event`, a retrain as `watermark`. If an attempt recorded
-    neither, the range of events for which it was requested is used.
+    An attempt is a retrain, or a retune, which only chooses the weights of a fusion again. A retune
+    records the event as `last_event`, a retrain as `watermark`. If an attempt recorded neither, the
+    range of events for which it was requested is used.
     """
     if "last_event" in task.details:
         event: int = task.details["last_event"]
@@ -620,10 +623,10 @@ class BatchReader:
     def _score_changed(self, arrivals: Sequence[Event], max_scored: int) -> PairedScores:
         """Score changed documents by pseudo-queries of their former and of their present version.
 
-        The former version is searched for in the base segment, because this segment still holds it.
-        The present version is searched for in the whole collection. A document counts only if both
-        versions are long enough for a pseudo-query. A document that an earlier check has scored
-        since it changed keeps its scores, so that only the newest batch is searched.
+        The former version is searched for in the base segment, the index of the build, which still
+        holds it. The present version is searched for in the whole collection. A document counts
+        only if both versions are long enough for a pseudo-query. A document that an earlier check
+        has scored since it changed keeps its scores, so that only the newest batch is searched.
 
         Args:
             arrivals: The events that changed the documents.
@@ -715,7 +718,11 @@ class BatchReader:
 
     @cached_property
     def _plain_search(self) -> Search:
-        """Search of the live collection without the words of known queries of documents."""
+        """Search of the live collection without words of queries that documents answer.
+
+        Documents can be indexed with words of queries that they are known to answer. With these
+        words, scores by the same queries would be too good.
+        """
         return self.cache.queries.cached(self.searcher.plain_retriever).search
 
     def _arrived_query_scores(
@@ -845,9 +852,10 @@ def _read_texts(documents: Path, document_ids: Sequence[str]) -> dict[str, str]:
 
 
 def past_decisions(ledger: Ledger, batches: int) -> list[PastDecision]:
-    """Read the decisions for the last batches, and the outcomes of retrains, from the ledger.
+    """Read the decisions of the last drift checks, and the outcomes of retrains, from the ledger.
 
-    The order matters because the cooldown counts batches. A retrain that was carried out is
+    A batch is the documents between two drift checks. The order of decisions matters: after a
+    retrain, no other one starts for some batches (the cooldown). A retrain that was carried out is
     ordered by the time when it ended, so it follows the batches that were measured until then. Any
     other retrain takes the place of the drift report that requested it, directly or by a pilot. A
     retrain that a person started counts only if it was promoted.
@@ -893,7 +901,10 @@ def past_decisions(ledger: Ledger, batches: int) -> list[PastDecision]:
 
 
 def _includes_pilot(decision: PastDecision | None) -> bool:
-    """Return whether a decision was a pilot, or a retrain that followed from one."""
+    """Return whether a decision was a pilot, or a retrain that followed from one.
+
+    A pilot is a short training on a sample, which shows whether a retrain would help.
+    """
     if decision is None:
         return False
     return decision.action == Action.PILOT or decision.after_pilot

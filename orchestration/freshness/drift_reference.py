@@ -72,7 +72,10 @@ def load_calibration(
 
 
 def load_reference(project: Project, searcher: Searcher, settings: Parameters) -> DriftReference:
-    """Load the drift reference of the live retriever, and make it if there is none."""
+    """Load the drift reference of the live retriever, and make it if there is none.
+
+    The reference holds the old documents and queries that new documents are compared with.
+    """
     folder = calibration_folder(project, searcher, settings) / _reference_name(searcher)
     if not (folder / MANIFEST).is_file():
         build_reference(project, searcher, settings).save(folder)
@@ -80,7 +83,7 @@ def load_reference(project: Project, searcher: Searcher, settings: Parameters) -
 
 
 def _reference_name(searcher: Searcher) -> str:
-    """Return the name of the reference's folder, which depends on the weights of a retune.
+    """Return the name of the drift reference's folder, which depends on the weights of a retune.
 
     A retune chooses the weights of a fusion again. The reference holds the ranks of old documents
     before any addition, and other weights give other ranks.
@@ -90,12 +93,12 @@ def _reference_name(searcher: Searcher) -> str:
 
 
 def calibration_folder(project: Project, searcher: Searcher, settings: Parameters) -> Path:
-    """Return the cache folder for the present base segment and drift settings.
+    """Return the folder with the drift reference for the present build and drift settings.
 
-    The name of the folder is a hash of everything that the reference depends on. A base segment is
-    identified by its number and by the fingerprint of its encoder, because segments are immutable.
-    The name also tells whether the corpus is built: a reference that was made without a corpus has
-    no protected queries.
+    The name of the folder is a hash of everything that the reference depends on. The index of the
+    build, the base segment, never changes. Its number and the fingerprint of its encoder identify
+    it. The name also tells whether the corpus is built: a reference that was made without a corpus
+    has no protected queries.
     """
     generation = searcher.generation
     facts = {

@@ -2,9 +2,9 @@
 
 A drift report only compares how well new and old documents are found. It cannot tell how much
 better a retrained retriever would find them. A pilot answers this by a short training. It uses the
-settings of a retrain and runs in its own workspace, on a sample that is half new and half old
-documents. The trained retriever and the live retriever are then compared on the same queries. A
-pilot registers nothing and changes nothing that is live.
+settings of a retrain and runs in a workspace, a temporary copy of the project. Its sample is half
+new and half old documents. The trained retriever and the live retriever are then compared on the
+same queries. A pilot registers nothing and changes nothing that is live.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ NOT_REQUESTED = "nothing to do: no drift report waits for this pilot"
 
 
 class PilotNotPossible(FreshetError):
-    """A pilot cannot give an answer; the message says why."""
+    """A pilot, a short training on a sample, cannot give an answer; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -125,9 +125,10 @@ def run_pilot(project: Project, max_documents: int, show: Show = print) -> Pilot
 
 
 def run_manual_pilot(project: Project, max_documents: int, show: Show = print) -> PilotResult:
-    """Run a pilot for a person, and record its answer in the ledger.
+    """Run a pilot that a person asked for, and record its answer in the ledger.
 
-    No retrain is requested. Raises the errors of `run_pilot`.
+    A pilot is a short training on a sample, which shows whether a retrain would help. No retrain is
+    requested. Raises the errors of `run_pilot`.
     """
     result = run_pilot(project, max_documents, show)
     retriever = result.plan.retriever
@@ -207,7 +208,7 @@ def _train_and_compare(
 
     Args:
         project: The project.
-        folder: Folder for the workspace and the scores.
+        folder: Folder for the scores and for the workspace, a temporary copy of the project.
         max_documents: Largest number of documents in the sample.
         show: Receives lines of progress.
 
@@ -318,7 +319,8 @@ def _stage_and_settings(project: Project, retriever: str) -> tuple[str, list[str
 def _require_targets(project: Project, targets: int, new: int) -> None:
     """Raise `PilotNotPossible` if the gate's queries ask for too few new documents.
 
-    A confidence interval over so few documents would never show a gain.
+    A pilot compares retrievers on these queries. A confidence interval over so few documents would
+    never show a gain.
 
     Args:
         project: The project or workspace whose settings apply.
@@ -366,8 +368,8 @@ def sample_documents(
 def _rank_new(project: Project, plan: RetrainPlan) -> list[str]:
     """Rank the ids of the new documents, from which a pilot takes the first ones.
 
-    Documents that arrived with queries come before others, because the gate's queries may ask for
-    them. Within each group, the latest document comes first.
+    A pilot is a short training on a sample. Documents that arrived with queries come before others,
+    because the gate's queries may ask for them. Within each group, the latest document comes first.
     """
     new = set(plan.new)
     with open_ledger(project, plan.retriever) as ledger:

@@ -253,7 +253,7 @@ def retune_is_due(attempts: Attempts, retune_share: float, has_grown: bool) -> b
 
 
 def describe_retune(attempts: Attempts, growth: Sequence[TestResult] = ()) -> str:
-    """Explain in one sentence why a retune is due."""
+    """Explain in one sentence why the weights of the fusion should be chosen again (a retune)."""
     reasons = [
         f"the weights can be chosen on {attempts.queries:,} judged queries, "
         f"{attempts.queries_before:,} at the last choice"
@@ -285,8 +285,9 @@ def _measures_of_harm(report: DriftReport, is_shifted: bool) -> list[TestResult]
 def _retrain_obstacle(past: Sequence[PastDecision], cooldown: int) -> str | None:
     """Return the reason why no retrain may start now, or None if one may.
 
-    No retrain starts within `cooldown` batches after another one, so that its effect can be
-    measured first. A retrain that failed for good is ignored.
+    A batch is the documents between two drift checks. No retrain starts within `cooldown` batches
+    after another one, so that its effect can be measured first. A retrain that failed for good is
+    ignored.
     """
     if any(decision.is_open for decision in past):
         return "an earlier retrain is still open"
@@ -302,8 +303,8 @@ def _pilot_is_due(
 ) -> bool:
     """Return whether a pilot could find a gain that the report does not show.
 
-    A pilot is judged by the queries that documents arrived with, so these must have been measured.
-    The cooldown applies to pilots as it does to retrains.
+    A pilot is a short training on a sample. It is judged by the queries that documents arrived
+    with, so these must have been measured. The cooldown applies to pilots as it does to retrains.
     """
     if settings.pilot_documents is None:
         return False
@@ -319,7 +320,7 @@ def _pilot_is_due(
 
 
 def _last(past: Sequence[PastDecision], batches: int) -> Sequence[PastDecision]:
-    """Return the decisions for the last `batches` batches."""
+    """Return the decisions of the last `batches` drift checks."""
     # With `batches` = 0, the slice past[-0:] would hold all decisions.
     return past[-batches:] if batches else ()
 

@@ -58,7 +58,7 @@ class TrainedChallenger:
 
     Attributes:
         project: The project that is retrained.
-        workspace: The project that the challenger was built in.
+        workspace: The temporary copy of the project that the challenger was built in.
         plan: The plan, which names the generation that the challenger was trained on.
         version: The registered version.
     """
@@ -312,7 +312,7 @@ def _export_planned_documents(project: Project, plan: RetrainPlan, folder: Path)
 def _gate_rules(challenger: TrainedChallenger) -> GateRules:
     """Return gate rules that judge queries for new documents apart from queries for old ones.
 
-    The judged queries are those of the corpus that was built in the workspace.
+    The judged queries are those of the corpus that the retrain has built.
     """
     new_queries = gate_queries_for(challenger.workspace, challenger.plan.new)
     return GateRules.load(challenger.workspace, new_queries)

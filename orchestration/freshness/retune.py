@@ -137,7 +137,7 @@ class RetuneResult:
 
 
 def read_retune_queries(project: Project, searcher: Searcher) -> RetuneQueries:
-    """Read the judged queries that a retune would learn on, and those of the gate.
+    """Read the judged queries on which weights can be chosen again, and those of the gate.
 
     Queries that are the first paragraph of a document that answers them are left out, because they
     would find it by an exact copy.

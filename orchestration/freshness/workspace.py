@@ -53,7 +53,7 @@ SNAPSHOT_SETTINGS = (
 def make_workspace(
     workspace: Project, write_snapshot: Callable[[Path], Any], share_cache: bool = True
 ) -> None:
-    """Make a workspace, unless it exists already.
+    """Make a workspace, the project in which a retrain builds, unless it exists already.
 
     An existing workspace is not changed. Every step of a retrain therefore uses the code and the
     settings from the start of the retrain, even if a person edits them meanwhile.
@@ -118,7 +118,8 @@ def _link_folders_of_settings(project_root: Path, folder: Path) -> None:
 def _make_model_paths_absolute(project_root: Path, folder: Path) -> None:
     """Rewrite relative paths of models that the workspace does not contain as absolute paths.
 
-    This concerns hidden folders and folders outside the project, because neither is linked.
+    A workspace links to the other folders of its project. It does not link to hidden folders and to
+    folders outside the project.
     """
     settings = flatten(parameters.read_mapping(folder / "params.yaml"))
     assignments = []

@@ -211,7 +211,7 @@ class PlannedBuild:
                 yield name
 
     def close(self) -> None:
-        """End the warm Python, from which the stages are forked.
+        """End the warm Python, the process from which the stages are forked.
 
         A finished build has ended it already. Call this for a build that was not finished.
         """

@@ -1,7 +1,7 @@
 """Record the stages of builds as runs in MLflow, and find them again.
 
-Each stage that ran has one run, which is found by the stage key. The run of a build is the parent
-of the runs of its stages.
+Each stage that ran has one run. It is found by the stage key, a hash of code, inputs and settings.
+The run of a build is the parent of the runs of its stages.
 
 Opening MLflow takes seconds, so a stage does not wait for it. The stage writes its record to a
 folder, the spool. The process that started the build writes the spooled records to MLflow while DVC
@@ -135,7 +135,7 @@ class StageRecord:
 
     @property
     def kind(self) -> str:
-        """The kind of build: build, retrain, pilot or experiment."""
+        """The kind of build: build, retrain, pilot (a training on a sample) or experiment."""
         return self.build.partition(" ")[0]
 
     @property
@@ -290,7 +290,7 @@ class RunStore:
         return run_id
 
     def find_run(self, key: str) -> str | None:
-        """Return the newest finished run with this stage key, or None."""
+        """Return the newest finished run with a stage key (a hash of all inputs), or None."""
         # The run of a registered version has the same key, but no tag with a stage.
         query = (
             f"tags.`{KEY}` = '{key}' and tags.`{STAGE}` != '' and attributes.status = 'FINISHED'"

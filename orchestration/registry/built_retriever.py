@@ -62,7 +62,7 @@ class BuiltRetriever:
         encoder: Folder of the encoder.
         index: Folder of the index.
         documents: File of the documents table.
-        hierarchy: Folder of the hierarchy.
+        hierarchy: Folder of the hierarchy, the tree of passages.
         evaluation: Folder of the scores.
         key: Stage key, a hash of code, settings and inputs, of the stage that evaluated it.
         corpus: Hash of the corpus.

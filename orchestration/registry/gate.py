@@ -81,8 +81,8 @@ def judge_challenger(challenger: Version, champion: Version | None, rules: GateR
         rules: The rules of the project.
 
     Returns:
-        The verdict with its intervals and reasons. What shadow mode found is added as a finding,
-        which decides nothing.
+        The verdict with its intervals and reasons. A comparison on live queries (shadow mode) is
+        added as a finding, which decides nothing.
     """
     challenger_scores = versions.load_scores(rules.project, challenger)
     findings = _shadow_findings(rules.project, challenger, champion)
@@ -197,8 +197,9 @@ def open_live_searcher(project: Project, champion: Version) -> Searcher | None:
 def judging_queries(project: Project) -> frozenset[str]:
     """Return the hashes of the queries of dev, gate and test of the corpus below `artifacts/`.
 
-    An index must not hold these queries as known queries of their documents. Otherwise it would
-    find the documents by an exact copy of the query.
+    Documents may be indexed with queries that they are known to answer. An index must not hold the
+    queries of the gate among these. Otherwise it would find the documents by an exact copy of the
+    query.
     """
     return CorpusQueries.of_corpus(project.artifacts / "corpus").held_out
 

@@ -98,7 +98,10 @@ def record_path(project: Project, version: str) -> Path:
 
 
 def load_record(project: Project, version: str) -> ShadowRecord | None:
-    """Return what shadow mode counted about a challenger's version, or None if there is nothing."""
+    """Return the counts of shadow mode about a challenger's version, or None if there are none.
+
+    In shadow mode, the challenger answers a share of the live queries, and nobody sees its answers.
+    """
     path = record_path(project, version)
     if not path.is_file():
         return None

@@ -87,7 +87,7 @@ class PublishThread:
         Args:
             project: The writer's project.
             target: Address of the shared place, as in the setting `live.publish`.
-            key: The secret key that signs publications. Followers have the same key.
+            key: The secret key that signs publications. Followers, the copies, have the same key.
         """
         self.project = project
         self.target = target

@@ -303,7 +303,10 @@ class IngestQueue:
                 log.exception("documents could not be encoded before their batch")
 
     def _apply_batches(self) -> None:
-        """Apply batches until the queue is closed. This is the second thread."""
+        """Apply batches until the queue is closed. This is the second thread.
+
+        A batch makes all changes searchable that are recorded so far.
+        """
         if self._apply_at_start:
             self._apply_batch([])
         while True:
@@ -352,9 +355,10 @@ class IngestQueue:
         return None
 
     def _try_maintain(self) -> bool:
-        """Do one piece of maintenance, and return whether there is more.
+        """Do one piece of maintenance of the index, and return whether there is more.
 
-        A failure, such as settings that are half edited, ends maintenance until the next batch.
+        A failure, such as settings that are half edited, ends maintenance until the next changes
+        are made searchable.
         """
         try:
             return self.maintain()

@@ -311,8 +311,9 @@ class ShadowThread:
     ) -> None:
         """Search with champion and challenger, and add the agreement of their hits to the record.
 
-        The agreement is the overlap of the first hits, and the rank-biased overlap. Only documents
-        that both know are compared. The rankings are kept for feedback that comes later.
+        The challenger asks to replace the champion. The agreement is the overlap of the first hits,
+        and the rank-biased overlap. Only documents that both know are compared. The rankings are
+        kept for feedback that comes later.
 
         Args:
             text: The query, which a person typed.

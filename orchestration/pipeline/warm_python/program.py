@@ -73,9 +73,10 @@ class WarmPython:
 
 
 def is_on() -> bool:
-    """Return whether builds use a warm Python. `FRESHET_WARM_PYTHON=off` switches it off.
+    """Return whether builds fork their commands from a Python that has imported slow libraries.
 
-    Only Linux can fork a process with these libraries safely, and watch it.
+    `FRESHET_WARM_PYTHON=off` switches this off. Only Linux can fork a process with these libraries
+    safely, and watch it.
 
     Raises:
         SettingsError: If the variable is neither "on" nor "off".
