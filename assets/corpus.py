@@ -37,7 +37,7 @@ def preview_query_generator(folder: Path) -> Preview:
 
 
 def preview_pseudo_queries(folder: Path) -> Preview:
-    """Show the first generated queries."""
+    """Show the first queries that were generated from documents."""
     columns = ["query_id", "document_id", "text", "kind"]
     return {"first pseudo-queries": first_rows(folder / "pseudo_queries.parquet", columns)}
 

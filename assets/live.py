@@ -38,7 +38,7 @@ SEARCHABLE = dg.AssetKey("searchable_documents")
 MEASURED = dg.AssetKey("measured_drift")
 SYNCED = dg.AssetKey("synced_source")
 
-# Number of documents that a check lists by id.
+# A check lists at most this many documents by id.
 MAX_LISTED_DOCUMENTS = 20
 # Note on an asset's page. The generation builder makes this check of every new generation itself.
 GUARD_NOTE = (

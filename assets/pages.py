@@ -71,7 +71,7 @@ def first_rows(path: Path, columns: list[str], count: int = 5) -> dg.TableMetada
     # Reading a batch is cheap, while a whole column of texts may take gigabytes.
     with pq.ParquetFile(path) as file:
         batch = next(file.iter_batches(count, columns=columns), None)
-    # A table without rows has no batch.
+    # The table has no rows if the file yields no batch.
     rows = [] if batch is None else batch.to_pylist()
     return table(rows)
 
@@ -99,7 +99,7 @@ def learning_curve(folder: Path, held_out: Sequence[str] = ()) -> Preview:
 
     shown_rows = []
     for row in rows[-SHOWN_HISTORY_ROWS:]:
-        # The first key becomes the first column.
+        # The step is added first, so that it becomes the first column of the table.
         shown_row = {"step": row["step"]}
         shown_row.update(row)
         shown_rows.append(shown_row)

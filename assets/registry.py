@@ -57,7 +57,7 @@ def registry_assets(stages: Sequence[Stage]) -> list[dg.AssetsDefinition]:
         "copies of the encoder, the index, the hierarchy and the documents.",
     )
     def registered_retriever(project: ProjectResource) -> dg.MaterializeResult:
-        """Register the best retriever as challenger."""
+        """Register the best retriever as challenger, the version that asks to be promoted."""
         from orchestration.registry import release
 
         version = release.register(project)
@@ -105,8 +105,8 @@ def _promotion_metadata(project: ProjectResource, result: "PromotionResult") -> 
         page = versions.version_page(project, result.champion)
         metadata["registry version"] = dg.MetadataValue.url(page)
 
-    # A promotion that changes nothing does not run the gate. The page then shows the verdict of an
-    # earlier promotion.
+    # If the champion stays the same, the gate may not have been asked. The page then shows the
+    # verdict of an earlier promotion.
     last = history.last_verdict(project)
     if last is not None:
         outcome = "passed" if last["verdict"]["passed"] else "refused"

@@ -29,7 +29,7 @@ RETRY = dg.RetryPolicy(max_retries=1, delay=5)
 VERSION_TAG = "dagster/data_version"
 CONTRACT = "contract_holds"
 CONTRACT_DESCRIPTION = "The output that is in place keeps the contract of its stage."
-# The project that the code location is loaded for.
+# Resource with the project whose definitions Dagster has loaded.
 ProjectResource = dg.ResourceParam[Project]
 LOCK_KEY = dg.AssetKey("corpus_lock")
 # The name of an asset, if it differs from the stage's name.
@@ -94,7 +94,8 @@ def _stage_asset(table: Sequence[Stage], stage: Stage, page: AssetPage) -> dg.As
     if stage.retriever is not None:
         # Dagster does not allow hyphens in the name of a group.
         group += f"_{stage.retriever.replace('-', '_')}"
-    # A stage that reads no other stage reads the source, whose lock is an asset as well.
+    # A stage that reads no other stage reads the source of the corpus. The lock of the source is an
+    # asset as well.
     dependencies = [asset_key(earlier) for earlier in upstream(stage, table)]
 
     spec = dg.AssetSpec(

@@ -526,7 +526,7 @@ def _run_in_thread(
 
     @wraps(method)
     async def call(self: AsyncClient, *arguments: P.args, **options: P.kwargs) -> T:
-        # Imported here, because a cold `freshet search` does not need it.
+        # A client without asyncio starts faster, so the import is not at the top of the module.
         from asyncio import get_running_loop
 
         request = partial(method, self._client, *arguments, **options)

@@ -43,7 +43,8 @@ class LocalProject(Client):
         opened._app = create_app(project)
         opened.service = opened._app.state.service
         opened.service.start()
-        # The portal runs an event loop in another thread.
+        # The portal runs an event loop in another thread, in which the application answers
+        # requests.
         opened._exit_stack = ExitStack()
         opened._portal = opened._exit_stack.enter_context(start_blocking_portal())
         return opened

@@ -115,7 +115,7 @@ class SearchResult:
 
 @dataclass(frozen=True)
 class StoredDocument:
-    """A whole document of the collection."""
+    """A whole document of the collection, with its text and fields."""
 
     document_id: str
     title: str
@@ -184,7 +184,7 @@ class ReadingNote:
 
 @dataclass(frozen=True)
 class SourceState:
-    """A source that feeds the index."""
+    """A source that feeds the index, and the time of its last sync."""
 
     name: str = described('Name of the source; "default" for the project\'s own one.')
     location: str = described("Folder, file or data set of the source.")

@@ -50,7 +50,7 @@ def core_share(cgroup: Path = Path("/sys/fs/cgroup")) -> int | None:
     else:
         return None
 
-    # These values mean that there is no limit.
+    # No limit is written as "max" in version 2 of control groups, and as -1 in version 1.
     if quota in ("max", "-1"):
         return None
     # The container may use `quota` microseconds of processor time in each `period`.

@@ -46,7 +46,7 @@ SAME_SITE_VALUES = ("same-origin", "none")
 
 # Seconds that a client may take to send the head or the body of a request, or to read the answer.
 PHASE_TIMEOUT_SECONDS = {"head": 10.0, "body": 60.0, "answer": 30.0}
-# Seconds between two checks of the same connection.
+# Seconds between two checks whether the client of a connection takes too long.
 PHASE_CHECK_SECONDS = 1.0
 # Largest number of open connections. It is lower if the process may open few files; see
 # `max_connections`.
@@ -100,7 +100,7 @@ class BoundedConnection(H11Protocol):
         The check repeats itself every `PHASE_CHECK_SECONDS` as long as the connection is open.
         """
         if self not in self.connections:
-            # The connection was upgraded to a WebSocket.
+            # The connection was upgraded to a WebSocket, which has no requests with phases.
             return
 
         phase = self._current_phase()

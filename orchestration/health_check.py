@@ -33,7 +33,7 @@ def find_problem(url: str, token: str | None) -> str | None:
         with urlopen(Request(url, headers=headers), timeout=TIMEOUT_SECONDS):
             return None
     except (URLError, OSError) as error:
-        # A status other than 200 is an error, too.
+        # `urlopen` raises this error for statuses such as 401 and 503, too.
         return f"{url}: {error}"
 
 

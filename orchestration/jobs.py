@@ -73,8 +73,8 @@ retrain = dg.define_asset_job(
     "check or a pilot requested a retrain.",
 )
 
-# The job that carries out a task, by the kind of task. The keys are not members of `TaskKind`,
-# because its module is slow to import.
+# The job that carries out a task, by the kind of task. The keys are plain texts, because the module
+# of the enumeration `TaskKind` is slow to import.
 TASK_JOBS = {
     "add": add_documents,
     "drift": check_drift,

@@ -116,7 +116,7 @@ def service_registration(state: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except BlockingIOError:
-        # The service holds the lock.
+        # The lock is taken, so the service that holds it is running.
         return service
     return None
 

@@ -70,14 +70,14 @@ def run_job(project: Project, job: str = "full_build") -> None:
         FreshetError: If the job fails. The message has the reason of the first failed step.
     """
     gc.set_threshold(GC_THRESHOLD)
-    # Importing Dagster takes seconds.
+    # These modules import Dagster, which takes seconds.
     from orchestration.instance import fail_abandoned_runs, open_instance, show_runs_in_ui
     from orchestration.pipeline.dvc import initialise
     from orchestration.project_definitions import definitions
 
     initialise(project)
-    # Dagster lets only one training run at a time, and a killed one still counts as running. The
-    # build would wait for its end.
+    # Dagster lets only one training run at a time. A killed training still counts as running, and
+    # the build would wait for it without end.
     fail_abandoned_runs(project)
     with open_instance(project) as instance, show_runs_in_ui(instance, job):
         resolved_job = definitions(project).resolve_job_def(job)

@@ -200,7 +200,7 @@ def _questions(file: Path | None) -> Iterator[str]:
             raise FreshetError(f"{file} is not a file; name a file with one question per line")
         lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
     else:
-        # This asks until the answer is the empty text.
+        # Ask for questions until the user gives an empty answer.
         lines = iter(lambda: _ask("question (empty: end): "), "")
     for line in lines:
         question = " ".join(line.split())

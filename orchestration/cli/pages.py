@@ -53,7 +53,7 @@ def page_commands(
     socket_file = str(folder / "code.sock")
     workspace = folder / "workspace.yaml"
     code_server = {"grpc_server": {"socket": socket_file, "location_name": LOCATION}}
-    # JSON is valid YAML.
+    # The content is JSON, which is valid YAML.
     write_text(workspace, json.dumps({"load_from": [code_server]}))
 
     dagster_code = [sys.executable, "-m", "dagster", "code-server", "start"]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # Number of matched tokens that `--explain` prints for a hit.
 MAX_SHOWN_TOKENS = 12
-# Titles begin at this column. The lines below a title are indented by the same number of blanks.
+# Column at which titles begin. The lines below a title are indented by the same number of blanks.
 TITLE_COLUMN = 12
 
 

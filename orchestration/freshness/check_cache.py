@@ -30,7 +30,8 @@ class CheckCache:
             not found.
         changed_scores: Three numbers for each changed document, by the id of the event that changed
             it. They are the score of its former version, the score of the changed version at its
-            first check, and the loss that the growth of the collection alone explained then.
+            first check, and the loss by growth. The last one is the loss that the growth of the
+            collection alone explained then.
     """
 
     folder: Path | None = None

@@ -594,8 +594,8 @@ class BatchReader:
 
         arrivals = []
         for event in self.ledger_view.arrivals(events.first, events.last):
-            # A document that was trained with can arrive again unchanged, for example after it was
-            # deleted. The base segment then holds its live version.
+            # A trained document can arrive again unchanged, for example after it was deleted. Its
+            # live version is then in the base segment, the index of the build.
             is_as_trained = event.document_id in self._trained and event.document_id in base
             if not is_as_trained:
                 arrivals.append(event)
@@ -679,7 +679,7 @@ class BatchReader:
         present: dict[str, Question] = {}
         for question in probes.generate_questions(present_texts, seed):
             present[question.document_id] = question
-        # A text that is too short for a query has no question.
+        # A text that is too short for a query has no question, so its document is not compared.
         compared = sorted(former.keys() & present.keys())
         if not compared:
             return

@@ -122,7 +122,7 @@ class JudgementCounts:
 
     @property
     def total(self) -> int:
-        """Number of judged questions."""
+        """Number of judged questions in all splits."""
         return sum(self.by_split.values())
 
     @property
@@ -155,7 +155,7 @@ class JudgementCounts:
         """
         if self.enough_for_training:
             counts = [f"{self.by_split[s]:,} {s}" for s in SPLIT_ORDER if self.by_split.get(s)]
-            # With training.min_judged_queries = 0, no question is enough.
+            # With training.min_judged_queries = 0, a training needs no questions.
             if not counts:
                 return "none"
             return f"{self.total:,} judged questions: {', '.join(counts)}"

@@ -101,7 +101,8 @@ def _stuck_changes(project: Project, retriever: str, lag: Mapping[str, Any]) -> 
     if not lag["pending"] or lag["seconds"] < MAX_WAIT_SECONDS:
         return {}
 
-    # The process that changes the index holds this lock.
+    # A process that changes the index holds this lock. If it is free, no process applies the
+    # changes.
     lock = project.live / WRITER_LOCK
     if lock_is_free(lock):
         reason = "no process applies them"

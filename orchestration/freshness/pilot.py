@@ -51,7 +51,7 @@ FOLDER = "pilot"
 LOCK = "pilot.lock"
 LOCK_MESSAGE = "waiting for another pilot of this project to end"
 
-# Settings that turn off the lower limits for a corpus. A sample is meant to be smaller.
+# Settings that turn off the smallest number of documents and of queries. A sample may have fewer.
 SAMPLE_SETTINGS = ("acceptance.min_documents=1", "training.min_judged_queries=0")
 # A pilot needs gate queries for at least `drift.minimum_batch` / `MIN_TARGETS_DIVISOR` new
 # documents. With fewer, a confidence interval would never show a gain.
@@ -116,7 +116,7 @@ def run_pilot(project: Project, max_documents: int, show: Show = print) -> Pilot
     """
     with file_lock(project.state / LOCK, LOCK_MESSAGE, DAY):
         folder = project.state / FOLDER
-        # A killed pilot may have left its files.
+        # A pilot that was killed may have left its files in the folder.
         shutil.rmtree(folder, ignore_errors=True)
         try:
             return _train_and_compare(project, folder, max_documents, show)

@@ -112,7 +112,7 @@ class RetuneResult:
 
     @property
     def summary(self) -> str:
-        """Describe the outcome in one line."""
+        """Describe in one line how the weights moved, and what the gate decided."""
         if self.verdict is None:
             return f"the weights stay: none gains clearly on {self.queries:,} judged queries"
         moved = []
@@ -286,7 +286,7 @@ def choose_live_weights(project: Project, searcher: Searcher) -> RetuneResult:
         metric = settings.evaluation.main_metric
         after = choose_weights(search.fusion, scored, learning, metric)
 
-        # The gate compares both choices on its own queries.
+        # The gate compares the new weights with the old ones on its own queries.
         verdict = None
         if dict(after.weights) != dict(before.weights):
             verdict = judge_promotion(

@@ -39,8 +39,8 @@ OWN_NAMES = {
 }
 # Keys of settings, in any group, whose value names a model on the hub or a model's folder.
 MODEL_SETTINGS = ("base", "start", "model")
-# Settings that read the snapshot. All live documents were accepted before, so none of them is
-# merged, left out or quarantined.
+# Settings with which a workspace reads the snapshot, the exported live documents. All of them were
+# accepted before, so none is merged, left out or quarantined.
 SNAPSHOT_SETTINGS = (
     "corpus.source=snapshot",
     f"corpus.path={SNAPSHOT}",

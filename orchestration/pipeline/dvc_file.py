@@ -36,7 +36,7 @@ def stage_entry(stage: Stage, has_own_code: bool = True) -> dict[str, Any]:
             entry depends on the hash of the code in `code.lock.json`.
     """
     if stage.expand_by is not None:
-        # DVC replaces this by the name of each retriever.
+        # DVC replaces `${key}` by the name of each retriever.
         stage = stage.for_retriever("${key}")
 
     dependencies = list(stage.inputs.values())

@@ -40,7 +40,7 @@ IGNORED_PREFIXES = (
     "To enable auto staging",
     "\tdvc config",
 )
-# Receives each line that DVC and the stages print.
+# Type of the function that receives each line that DVC and the stages print.
 PrintLine = Callable[[str], None]
 
 
@@ -260,7 +260,8 @@ class PlannedBuild:
         `freshet sync` has made the documents of the source searchable. The next build of the corpus
         then uses the same documents, without a separate `freshet ingest`.
         """
-        # A workspace reads a snapshot, which does not change.
+        # A workspace, the copy in which a retrain builds, reads exported documents that do not
+        # change.
         is_workspace = self.project.home is not None
         reads_source = any(
             stage.address == "corpus" and stage.action != "skip" for stage in planned

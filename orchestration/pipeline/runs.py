@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 EXPERIMENT = "freshet"
 # Name of the tag with the identity of the project that an experiment, model or version belongs to.
 OWNER = "freshet.owner"
-# The kind of experiment that MLflow's pages assume.
+# Tag with the kind of experiment, from which MLflow chooses the pages that it shows.
 TRAINING = {"mlflow.experimentKind": "custom_model_development"}
 # Address of MLflow's page, as `freshet ui` serves it by default.
 PAGE = "http://127.0.0.1:5000"
@@ -68,7 +68,7 @@ SOURCE_NAME = "mlflow.source.name"
 SOURCE_TYPE = "mlflow.source.type"
 USER = "mlflow.user"
 NOTE = "mlflow.note.content"
-# Value of the tag `mlflow.source.name` for every build.
+# Text that MLflow shows as the source of every build, the value of the tag `mlflow.source.name`.
 SOURCE_COMMAND = "freshet"
 
 # Paths of the inputs that MLflow shows as data sets, with the names that it shows.
@@ -77,7 +77,7 @@ DATA_SETS = {"artifacts/corpus": "corpus", "artifacts/pseudo_queries": "queries"
 DATA_PURPOSE = {"train": "training", "evaluate": "evaluation", "baselines": "evaluation"}
 # Largest number of characters of a parameter's value. Longer values are cut. MLflow allows more.
 MAX_PARAM_LENGTH = 500
-# MLflow's limits, in characters.
+# MLflow accepts at most this many characters in a name, a digest and a tag.
 MAX_NAME_LENGTH = 250
 MAX_DIGEST_LENGTH = 36
 MAX_TAG_LENGTH = 5000

@@ -60,7 +60,7 @@ class TrailEntry:
 
     @property
     def text(self) -> str:
-        """The entry as one line."""
+        """The change as one line: time, actor, action, count and documents."""
         shown = []
         for document_id in self.documents[:MAX_SHOWN_DOCUMENTS]:
             mark = " (erased)" if document_id in self.erased else ""
@@ -218,7 +218,7 @@ def _entry(
         summaries: The events of the change in the ledger, which name its documents.
         detail: Further facts, such as the names of settings.
     """
-    # The event of a revert names no document.
+    # A revert takes several documents back, and its event names none of them.
     of_documents = [summary for summary in summaries if summary.kind != EventKind.REVERT]
     documents = dict.fromkeys(summary.document_id for summary in of_documents)
     erased = dict.fromkeys(summary.document_id for summary in of_documents if summary.is_erased)

@@ -119,7 +119,7 @@ def _shadow_findings(
     record = load_record(project, challenger.version)
     if record is None or champion is None:
         return ()
-    # The counts may be about a former champion.
+    # The counts may compare the challenger with a former champion. They are not shown then.
     is_about_champion = record.is_about(champion.retriever, champion.fingerprint)
     if not is_about_champion or record.queries == 0:
         return ()

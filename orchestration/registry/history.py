@@ -11,7 +11,7 @@ from model_code.audit import current_actor
 from model_code.files import append_line
 from model_code.project import Project
 
-# Actions that make another version champion.
+# Actions in the history after which another version is champion.
 CHAMPION_CHANGES = ("promote", "rollback", "moved by hand")
 
 

@@ -118,7 +118,7 @@ def _read_version(connection: sqlite3.Connection, model: str, number: str | None
     if row is None:
         return None
     tags = _version_tags(connection, model, number)
-    # `from_registered` reads three attributes of MLflow's own class.
+    # `from_registered` expects an object of MLflow, but reads only these three attributes.
     return Version.from_registered(SimpleNamespace(version=number, run_id=row[0], tags=tags))
 
 

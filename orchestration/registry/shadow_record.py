@@ -69,7 +69,7 @@ class ShadowRecord:
 
     @property
     def text(self) -> str:
-        """The record in one line."""
+        """The means and the counts of wins, losses and ties in one line."""
         champion = f"with champion {self.champion}"
         if not self.queries:
             return f"version {self.version} ({self.retriever}): no query compared {champion} yet"

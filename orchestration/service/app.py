@@ -111,7 +111,7 @@ class BodyLimit:
         try:
             await self.app(scope, receive_counted, send)
         finally:
-            # The body of this request is no longer in memory.
+            # The request has ended, so the body of this request is no longer in memory.
             self.total_bytes -= body_bytes
 
 

@@ -39,7 +39,7 @@ class FollowThread:
         self._logged: str | None = None
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread, which updates the copy again and again."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -99,7 +99,7 @@ class PublishThread:
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread, which publishes each new generation."""
         self._thread.start()
 
     def stop(self) -> None:

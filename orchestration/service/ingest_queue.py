@@ -34,7 +34,7 @@ MAX_RETRY_SECONDS = 300.0
 # most the second number of documents are encoded at once before a batch.
 MAX_ENCODED_AHEAD = 64
 MAX_ENCODED_TOGETHER = 8
-# Seconds without a job after which maintenance may start.
+# Seconds without a job after which maintenance of the index may start.
 IDLE_SECONDS = 0.3
 
 

@@ -123,7 +123,7 @@ BOOST_DESCRIPTION = (
 
 
 class StrictModel(BaseModel):
-    """A request that refuses unknown keys."""
+    """A request model that refuses a body with unknown keys."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -120,7 +120,7 @@ def _inline_hashes(element: str, page: str) -> str:
 
 
 PAGE_HEADERS = {
-    # Only the page's own inline script and style run.
+    # The browser runs only the script and applies only the style that stand in the page itself.
     "Content-Security-Policy": (
         "default-src 'none'; "
         f"script-src {_inline_hashes('script', PAGE)}; style-src {_inline_hashes('style', PAGE)}; "
@@ -397,7 +397,7 @@ def _record_feedback(service: Service, request: models.FeedbackRequest) -> str:
         SettingsError: If the query cannot be searched or stored.
     """
     require_queries([request.query])
-    # PostgreSQL cannot store this character.
+    # PostgreSQL, in which feedback may be stored, cannot store the character 0.
     require("\0" not in request.query, "the query contains a character 0; remove it")
     _find_document(service, request.document_id)
 
@@ -463,7 +463,7 @@ async def list_documents(
 def _read_document_page(service: Service, after: str, limit: int) -> DocumentPage:
     """Return the first `limit` documents whose ids come after the id `after`."""
     searcher = service.searchers.current()
-    # One more id tells whether there is another page.
+    # One id more than the page needs is read. It tells whether there is another page.
     ids = searcher.ids_after(after, limit + 1)
     page_ids = ids[:limit]
     next_id = page_ids[-1] if len(ids) > limit else None

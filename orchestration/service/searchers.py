@@ -32,7 +32,7 @@ POLL_SECONDS = 0.2
 SEARCH_THREADS = 2
 # Largest number of searches that wait for a thread. Further ones are refused.
 MAX_WAITING_SEARCHES = 64
-# A search that has waited this long is refused.
+# Seconds that a search may wait for a thread. After that it is refused.
 MAX_WAIT_SECONDS = 10.0
 # Largest number of queries that one thread searches together.
 MAX_GROUP_QUERIES = 16
@@ -338,7 +338,8 @@ class SearchPool:
         texts: list[str] = []
         for entry in group:
             texts.extend(entry.texts)
-        # Searches of one kind have equal options, so each of their functions can answer all texts.
+        # Searches of one kind differ only in their texts. The function of any of them can answer
+        # all texts.
         search = group[0].search
         try:
             results = search(texts)

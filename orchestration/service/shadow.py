@@ -54,9 +54,9 @@ IDLE_POLL_SECONDS = 0.02
 # Seconds between two checks whether there is another challenger. Each check starts a process.
 CHALLENGER_SECONDS = 300.0
 CHALLENGER_TIMEOUT_SECONDS = 600.0
-# Seconds between two writes of the counts.
+# Seconds between two writes of the counts to the disk.
 SAVE_SECONDS = 5.0
-# Number of queries whose rankings are kept for feedback.
+# Number of queries whose rankings are kept in memory for feedback that comes later.
 MAX_REMEMBERED_QUERIES = 1000
 # Number of documents in each ranking. Documents that only one retriever knows are left out later.
 SEARCH_DEPTH = 50
@@ -162,7 +162,7 @@ class ShadowThread:
         self._thread = threading.Thread(target=self._run, name="shadow", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread, which compares queries until `stop` is called."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -324,7 +324,7 @@ class ShadowThread:
         (champion_ranking,) = searcher.plain_retriever.search([text], SEARCH_DEPTH)
         (challenger_ranking,) = challenger.search([text], SEARCH_DEPTH)
 
-        # Documents that only one of the two knows are left out.
+        # Keep the documents that both retrievers know, and leave out the others.
         champion_ids = []
         for document_id, _ in champion_ranking:
             if document_id in challenger.document_ids:

@@ -33,14 +33,14 @@ NAME = "freshet"
 # these values come from one computation.
 GAUGE_CACHE_SECONDS = 1.0
 NANOSECONDS = 1_000_000_000
-# HTTP statuses from this one on mark a span as failed.
+# Smallest HTTP status that marks a span as failed.
 MIN_ERROR_STATUS = 500
 
 CollectGauges = Callable[[], Iterable[GaugeMetricFamily]]
 
 
 class Telemetry:
-    """Spans and instruments of one service."""
+    """Spans (timed parts of a request) and metrics of one service, for OpenTelemetry."""
 
     def __init__(self, tracer_provider: Any, meter_provider: Any) -> None:
         """Create the instruments.
@@ -222,7 +222,7 @@ class TraceRequests:
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
         method = scope["method"]
-        # A request that ends without a response has failed.
+        # This status is recorded if the request ends without a response.
         status = MIN_ERROR_STATUS
 
         async def send_recorded(message: Message) -> None:

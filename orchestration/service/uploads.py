@@ -22,7 +22,7 @@ from model_code.errors import FreshetError
 # Only one upload is read at a time, so that uploads need a bounded amount of memory.
 READING_LIMITER = CapacityLimiter(1)
 
-# Bytes that are unpacked at once while the size of a compressed file is checked.
+# Number of bytes that are unpacked at a time while the size of a compressed file is checked.
 CHUNK_BYTES = 1_000_000
 # Largest size of an uploaded file after it is unpacked.
 MAX_UNPACKED_BYTES = 500_000_000

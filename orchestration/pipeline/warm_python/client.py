@@ -13,7 +13,7 @@ import sys
 
 # Number of bytes of a request's length, which is sent before the request.
 LENGTH_BYTES = 8
-# Exit code if the server ended before the command.
+# Exit code of this program if the server ended before the command.
 SERVER_ENDED = 70
 
 

@@ -74,7 +74,8 @@ def import_libraries(libraries: list[str]) -> None:
     # Forked processes share these objects, unless the garbage collector writes to them.
     gc.collect()
     gc.freeze()
-    # A fork copies one thread only. A lock that another one holds would never become free.
+    # A fork copies only the thread that calls it. A lock that another thread holds would stay
+    # locked in the forked process for ever.
     if threading.active_count() > 1:
         raise RuntimeError(f"imports started threads: {threading.enumerate()}")
 
@@ -212,7 +213,7 @@ def finish(command: RunningCommand) -> None:
         # The process was ended by the signal with the number -code.
         code = SIGNAL_BASE - code
     os.close(command.pidfd)
-    # The client may have been killed.
+    # The client may have been killed, so that it cannot receive the exit code.
     with suppress(OSError):
         command.client.sendall(bytes([code]))
     command.client.close()
