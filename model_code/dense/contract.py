@@ -19,7 +19,9 @@ from model_code.encoding.token_signs import SIGNS_FILE, STARTS_FILE, TokenSigns
 
 
 def check_index(folder: Path, manifest: Mapping[str, Any], documents: Sequence[str]) -> None:
-    """Require unit vectors in the order of the passages, and token signs if late interaction is on.
+    """Require unit vectors in the order of the passages, and token signs if settings ask for them.
+
+    Token signs are one bit per component of each word's vector, for late interaction.
 
     Args:
         folder: Folder of the index.
@@ -63,9 +65,10 @@ def _check_vectors(folder: Path, manifest: Mapping[str, Any], documents: Sequenc
 
 
 def _check_token_signs(folder: Path, passages: int) -> None:
-    """Check the token signs of all passages, which are stored one passage after the other.
+    """Check the token signs of all passages: one bit per component of each word's vector.
 
-    The starts of the passages must rise from 0 to the number of tokens.
+    They are stored one passage after the other. The starts of the passages must rise from 0 to the
+    number of tokens.
     """
     signs = TokenSigns.load(folder)
     require(

@@ -86,7 +86,7 @@ class TestResult:
         scope: Whether the newest batch alone was measured, or the window of the last batches.
     """
 
-    # The name begins with Test. This keeps pytest from taking the class for a test.
+    # pytest takes a class whose name begins with Test for a test, unless this is False.
     __test__: ClassVar[bool] = False
 
     name: str
@@ -303,7 +303,8 @@ class Arrivals:
         fingerprint: Fingerprint of the encoder.
         quality: Mean score of a new document over its held-out pseudo-queries, (k,), or None.
         asked: Mean score of a document over the queries that it arrived with, (a,), or None.
-        statuses: Names of `model_code.drift.statuses.Status` of the refined documents.
+        statuses: For each document whose vector IncDSI solved, the name of its
+            `model_code.drift.statuses.Status`.
         unscored: Why there are no scores, by the name of the attribute that is None or empty.
         changed_documents: The number c of documents that training saw in a former version.
         changed: Mean scores of changed documents over their pseudo-queries. Each document has two:

@@ -84,7 +84,7 @@ class DriftSettings(Settings):
     seed: int = constant_field(0, ge=0, description="of what is drawn")
 
     def check(self) -> None:
-        """Check that a batch and the reference are large enough to be compared."""
+        """Refuse settings with which no batch could be compared, or no drift be detected."""
         most = min(self.largest_batch, self.reference_documents // 3)
         require(
             self.minimum_batch <= most,

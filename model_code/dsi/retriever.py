@@ -82,7 +82,7 @@ class DsiRetriever(DenseRetriever):
         return self.index.vectors[[row_of[document] for document in document_ids]]
 
     def encode_new_passages(self, new: NewPassages) -> tuple[list[str], np.ndarray]:
-        """Return the new documents and their vectors before refinement.
+        """Return the new documents and their encodings, which IncDSI may replace afterwards.
 
         A document's vector has the direction of its passages' mean and the norm `encoding_scale`.
 

@@ -20,11 +20,11 @@ REPRESENTATIVES = "representatives.npy"
 
 
 def add_representatives(folder: Path, representatives: np.ndarray, encoding_scale: float) -> None:
-    """Add the representatives to the folder of a dense index, and change its kind to `dsi`.
+    """Add the mean query vector of each document to a dense index, and make its kind `dsi`.
 
     Args:
         folder: Folder of a saved `DenseIndex` with one row per document.
-        representatives: Z, (n, H).
+        representatives: Mean query vectors Z of the documents, (n, H).
         encoding_scale: Norm of the vectors of documents that are added later.
     """
     path = folder / REPRESENTATIVES

@@ -38,7 +38,7 @@ MAX_TOKEN_PAIRS_AT_ONCE = 2**16
 
 @dataclass(frozen=True, eq=False)
 class TokenSigns:
-    """The token signs of n texts.
+    """The token signs of n texts: one bit per component of each word's vector.
 
     Attributes:
         bits: Signs of each token, one text after the other, in W machine words, shape (t, W),

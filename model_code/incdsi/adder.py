@@ -292,7 +292,7 @@ class IncDsiAdder:
         return Added(document.id, stored, status, broken, solution)
 
     def _check_new(self, documents: Sequence[NewDocument]) -> None:
-        """Raise an error if a document cannot be added; see `add_batch`."""
+        """Raise an error if an id is taken or a vector is not finite; see `add_batch`."""
         batch_ids: set[str] = set()
         for document in documents:
             is_finite = np.isfinite(document.queries).all() and np.isfinite(document.prior).all()

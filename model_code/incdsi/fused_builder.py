@@ -235,7 +235,7 @@ class FusedIncDsiBuilder(GenerationBuilder):
     def _arrivals(
         self, base: BaseSegment, segment: LoadedSegment, puts: Sequence[Document]
     ) -> list[Arrival]:
-        """Return the new documents in the order of their changes, with their queries."""
+        """Return the new documents in the order of changes, with the queries to solve them for."""
         arrivals: list[Arrival] = []
         for document in sorted(puts, key=lambda put: self._order[put.document_id]):
             queries: list[str] = []

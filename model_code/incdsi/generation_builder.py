@@ -48,9 +48,10 @@ class IncDsiGenerationBuilder(GenerationBuilder):
     Therefore each change is solved, also a change that a later one of the same call undoes; see
     `replay`. A document that is changed and changed back counts as updated.
 
-    The solved vectors and representative queries are stored in the segments. Every document becomes
-    searchable, also if no vector meets all constraints. `refinement_statuses` tells which documents
-    meet them.
+    The solved vectors are stored in the segments, with the mean query vector of each document.
+    Every document becomes searchable, also if no vector meets all constraints.
+    `refinement_statuses` tells which documents meet them: the constraints keep new documents from
+    winning the queries of older ones.
     """
 
     def __init__(
@@ -62,7 +63,8 @@ class IncDsiGenerationBuilder(GenerationBuilder):
             live: Folder of the live collections of all retrievers.
             retriever: Name of the retriever.
             settings: Settings of additions.
-            folder: Folder of the cached representative queries; see `store.representatives`.
+            folder: Folder that caches the mean query vectors of documents; see
+                `store.representatives`.
         """
         super().__init__(live, retriever, self._refine_vectors)
         self.settings = settings
@@ -210,6 +212,8 @@ def state_steps(
     changes: Sequence[Change], documents: Mapping[int, NewDocument], state: IncDsiState
 ) -> Iterator[NewDocument | str]:
     """Yield the steps by which changes affect the state: a document to add, or an id to delete.
+
+    The state holds the vectors and queries of documents, from which IncDSI solves new vectors.
 
     An update is a deletion and an addition. The state holds only documents with one vector. So a
     document that now has several is deleted from it.

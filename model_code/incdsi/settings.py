@@ -44,7 +44,7 @@ class IncDsiSettings(Settings):
 
 
 class LearnedAdditionSettings(IncDsiSettings):
-    """Settings of the paper's own problem, for retrievers with learned document vectors (DSI)."""
+    """How vectors are added to learned document vectors (DSI): by the problem of the paper."""
 
     spans: int = Field(
         4,
@@ -55,7 +55,7 @@ class LearnedAdditionSettings(IncDsiSettings):
 
 
 class AdditionSettings(IncDsiSettings):
-    """Settings of the vectors of added documents.
+    """How the vectors of added documents are solved for the score of a fusion.
 
     The unit of margins is the fused score: the weighted sum of the normalised scores of BM25 and
     the encoder.

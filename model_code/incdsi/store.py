@@ -85,7 +85,9 @@ def constraint_texts(title: str, text: str, spans: int) -> list[str]:
 
 
 def representatives(segment: LoadedSegment, spans: int, folder: Path) -> dict[str, np.ndarray]:
-    """Return the representative queries of a segment's documents, from their source or the cache.
+    """Return the representative query of each document of a segment, computed or from a cache.
+
+    It is the mean vector of texts that should find the document.
 
     Documents with several vectors are left out, because IncDSI does not handle them.
 
@@ -122,6 +124,8 @@ def representatives(segment: LoadedSegment, spans: int, folder: Path) -> dict[st
 def cache_folder(manifest: Mapping[str, Any], spans: int, folder: Path) -> Path:
     """Return the folder that caches the representative queries of a segment.
 
+    The representative query of a document is the mean vector of texts that should find it.
+
     Its name contains a hash of the documents, the text rules, the encoder and `spans`. So a change
     of any of them leads to another folder, and the cache is never out of date.
 
@@ -141,7 +145,7 @@ def cache_folder(manifest: Mapping[str, Any], spans: int, folder: Path) -> Path:
 
 
 def _write_cache(cache: Path, segment: LoadedSegment, ids: Sequence[str], spans: int) -> None:
-    """Encode the representative queries of documents, and write them to a cache folder."""
+    """Compute the mean query vector of each document, and write these vectors to a cache folder."""
     queries = _encode_representatives(segment, ids, spans, cache / "encoding")
     with atomic_write(cache / QUERIES) as path, path.open("wb") as stream:
         np.save(stream, queries)
@@ -315,7 +319,10 @@ def require_one_vector(base: LoadedSegment) -> None:
 
 
 def load_state(searcher: Searcher, spans: int, folder: Path) -> IncDsiState:
-    """Read V and Z of the live documents of a generation, from its segments and the cache.
+    """Return the state from which IncDSI solves vectors: the live documents of a generation.
+
+    It holds the vectors V of the documents, and their representative queries Z: the mean vectors of
+    texts that should find them.
 
     Documents with several vectors are left out. The unit of margins is the deviation of scores in
     the base segment, so that it stays the same while documents are added. If a document was added

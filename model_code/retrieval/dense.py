@@ -85,7 +85,10 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
         return unit[np.newaxis].astype(np.float32)
 
     def encode_with_tokens(self, texts: Sequence[str]) -> tuple[np.ndarray, TokenSigns]:
-        """Return the vectors (q, H) of query texts, and their token signs for late interaction."""
+        """Return the vectors (q, H) of query texts, and their token signs.
+
+        Token signs are one bit per component of each word's vector, for late interaction.
+        """
         return self.encoder.encode_with_tokens(texts)
 
     def search_encoded(
@@ -110,7 +113,10 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
         return self.index.best_passage(query[0], document_id)
 
     def vectors_of(self, document_ids: Sequence[str]) -> CandidateVectors:
-        """Return the vectors and token signs of different documents."""
+        """Return the vectors of different documents, and their token signs if the index has them.
+
+        Token signs are one bit per component of each word's vector.
+        """
         return self.index.vectors_of(document_ids)
 
     def encode_ahead(self, new: NewPassages) -> None:
@@ -118,7 +124,10 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
         self._ahead.make(new.texts, self._encode_texts)
 
     def _encode_texts(self, texts: Sequence[str]) -> Encoding:
-        """Return the vectors of new passages, and their token signs if the index has some."""
+        """Return the vectors of new passages, and their token signs if the index has some.
+
+        Token signs are one bit per component of each word's vector.
+        """
         if self.index.tokens is None:
             return Encoding(self.encoder.encode_documents(texts), None)
         return Encoding(*self.encoder.encode_passages_with_tokens(texts))
@@ -126,7 +135,8 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
     def write_segment(self, folder: Path, new: NewPassages) -> None:
         """Encode new passages and index them in `folder`.
 
-        The segment has token signs if the index of the build has them.
+        If the index of the build has token signs, one bit per component of each word's vector, the
+        segment has them as well.
         """
         tokens = None
         if self.index.tokens is None:
@@ -192,7 +202,7 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
         return self.index.vectors[row_of_last_layer::vectors_per_passage]
 
     def encode_new_passages(self, new: NewPassages) -> tuple[list[str], np.ndarray]:
-        """Encode new passages, before `new.refine` is applied.
+        """Return the encoder's vectors of new passages, as they are before IncDSI may change them.
 
         Returns:
             The document id of each row, and the encoder's vectors, shape (n, H). A passage has
@@ -227,6 +237,8 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
         self, new: NewPassages, document_ids: Sequence[str], vectors: np.ndarray
     ) -> np.ndarray:
         """Replace the encodings of new documents by the vectors that `new.refine` computes.
+
+        This function solves vectors by IncDSI, so that a document is found by its queries.
 
         Args:
             new: New passages, with the function `refine` and the known queries of documents.

@@ -120,7 +120,7 @@ class DenseIndex:
         vectors_per_passage: int = 1,
         tokens: TokenSigns | None = None,
     ) -> DenseIndex:
-        """Index vectors.
+        """Build an index of vectors, with FAISS's inverted file if the settings ask for one.
 
         Args:
             vectors: Vectors, shape (n, H).
@@ -128,7 +128,8 @@ class DenseIndex:
             fingerprint: Fingerprint of the encoder.
             settings: How the index is searched.
             vectors_per_passage: Number of consecutive rows that represent one passage.
-            tokens: Token signs of the passages. Supported for one vector per passage.
+            tokens: Token signs of the passages, one bit per component of each word's vector. They
+                need one vector per passage.
 
         Raises:
             FreshetError: If the shapes do not fit, or a component is not finite.
@@ -471,8 +472,8 @@ class DenseIndex:
         # Shape (1, H) or (q, 1, H), so that each query meets all of its rows.
         queries = queries[..., None, :]
         products = []
-        # Score the rows in blocks, to bound the memory. Without rows, one empty block keeps the
-        # result's shape.
+        # Score the rows in blocks, to bound the memory. Without rows, one empty block gives the
+        # result its shape.
         for start in range(0, max(1, rows.shape[-1]), MAX_ROWS_SCORED_AT_ONCE):
             vectors = self._wide_vectors(rows[..., start : start + MAX_ROWS_SCORED_AT_ONCE])
             products.append(inner_products(vectors, queries))
@@ -669,6 +670,8 @@ class AllowedRows(NamedTuple):
 class CandidateVectors(NamedTuple):
     """The vectors and token signs of n documents, read once and scored several times.
 
+    Token signs are one bit per component of each word's vector, for late interaction.
+
     Attributes:
         vectors: Vectors of all rows of the documents, one document after the other, shape (r, H),
             float64.
@@ -690,6 +693,8 @@ class CandidateVectors(NamedTuple):
 
     def late_scores(self, query: TokenSigns) -> np.ndarray:
         """Return the late-interaction score of each document's most similar passage.
+
+        Each word of the query is compared with the most similar word of the passage.
 
         Args:
             query: Token signs of one query.
@@ -739,7 +744,7 @@ def _append_end_marker(rows: np.ndarray) -> np.ndarray:
 
 
 def inner_products(vectors: np.ndarray, query: np.ndarray) -> np.ndarray:
-    """Return the inner products of vectors with a query, whose bits do not depend on the batch.
+    """Return the inner products of vectors with a query, equal to the last bit in every batch.
 
     The vectors hold float32 values in float64 arrays. A product of two float32 values is exact in
     float64, since 24 + 24 bits fit into 53 bits. Each row is summed separately.

@@ -45,7 +45,8 @@ class HeadlineRetriever(DenseRetriever):
     def write_segment(self, folder: Path, new: NewPassages) -> None:
         """Encode the headlines of new documents and index them in `folder`.
 
-        `new.refine` is not applied, because it changes the vectors of passages.
+        `new.refine`, which solves vectors by IncDSI, is not applied, because it is for vectors of
+        passages.
         """
         document_ids = list(dict.fromkeys(new.document_ids))
         headlines = [new.headlines[document_id] for document_id in document_ids]

@@ -44,7 +44,8 @@ class NewPassages:
         queries: Texts of known queries by document id, for kinds that encode known queries.
         headlines: Headline by document id, for retrievers that search headlines.
         known: Known queries by document id, for kinds that count their words.
-        refine: Changes the vectors before they are indexed. Kinds without dense vectors ignore it.
+        refine: Function that changes the vectors before they are indexed, such as IncDSI. Kinds
+            without dense vectors ignore it.
     """
 
     texts: Sequence[str]

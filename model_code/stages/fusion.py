@@ -168,7 +168,7 @@ class FusionBuilder:
                 self.dense[name] = retriever.dense
 
     def weighted_names(self, fusion_name: str) -> list[str]:
-        """Return the components and late interactions that have a weight.
+        """Return the names of a fusion's parts: its components, and late interactions by them.
 
         These are the names in the settings or, if the settings have no weights, all of them.
 
