@@ -101,7 +101,7 @@ class DriftReference:
         vectors: Vectors of the documents, (n, H) float32, of unit norm.
         trained: Number of documents that the retriever was trained on.
         fingerprint: Fingerprint of the encoder.
-        questions: Queries for old documents.
+        questions: Queries for old documents, which every report searches again.
         note: A sentence that tells readers of reports what the sample consists of.
     """
 

@@ -65,8 +65,8 @@ class DriftReport:
         batches: Number of batches in the window.
         window_documents: Number of documents in the window.
         alpha: Largest chance that any measure exceeds its threshold although nothing has changed.
-        measures: The test results.
-        unmeasured: The skipped measures.
+        measures: The results of the measures, each with its value and threshold.
+        unmeasured: The measures that were skipped, each with its reason.
         reference: A note on the old documents that new ones are compared with.
         examples: Documents of the newest batch that illustrate a measure, by its name.
     """

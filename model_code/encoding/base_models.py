@@ -62,7 +62,7 @@ PACKAGED_MODELS = {
         "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
     )
 }
-"""Packaged models by their names on the Hugging Face hub."""
+"""Models that are part of an installable Python package, by their names on the hub."""
 
 HUB_FILES = (
     "*.json",

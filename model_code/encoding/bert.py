@@ -40,7 +40,7 @@ REQUIRED_CONFIG_KEYS = (
     "type_vocab_size",
     "vocab_size",
 )
-"""Sizes that `Bert` reads from the configuration."""
+"""Keys of the configuration that `Bert` reads: the sizes of the model."""
 
 SINGLE_TEXT_TEMPLATE = [
     {"SpecialToken": {"id": "[CLS]", "type_id": 0}},

@@ -59,7 +59,7 @@ from model_code.files import read_json, write_json
 from model_code.progress import Progress, no_progress
 
 Features = dict[str, Tensor]
-"""`input_ids` and `attention_mask`, both (B, T) int64."""
+"""Tokenised texts: `input_ids` and `attention_mask`, both (B, T) int64."""
 
 Forward = Callable[[Features], torch.Tensor]
 """A function that encodes a batch of features as vectors."""
@@ -157,7 +157,7 @@ class LengthBuckets(NamedTuple):
     """Tokenised texts in padded batches, each with texts of similar length.
 
     Attributes:
-        batches: Features of each batch.
+        batches: Token ids and attention mask of each batch.
         rows: Row of each text in the concatenated batches, shape (n,).
     """
 
@@ -768,7 +768,7 @@ class EncoderReference:
     Attributes:
         base: Name of the packaged model.
         pooling: How token vectors become one vector.
-        max_tokens: Length limit.
+        max_tokens: Number of tokens to which longer texts are cut.
         prompts: Texts put before queries and documents.
     """
 

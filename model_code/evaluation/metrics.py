@@ -21,11 +21,11 @@ from model_code.errors import FreshetError
 from model_code.settings import require
 
 Ranking = Sequence[tuple[str, float]]
-"""(document id, score), best first."""
+"""The documents of one query with their scores, best first: pairs (document id, score)."""
 Run = Mapping[str, Ranking]
-"""Ranking by query id."""
+"""The rankings of one system, by query id."""
 Qrels = Mapping[str, Mapping[str, int]]
-"""Relevance by query id and document id."""
+"""Judgements: the relevance of documents for queries, by query id and document id."""
 
 
 class Gains(NamedTuple):

@@ -34,7 +34,7 @@ class PairedDifference:
             follows in brackets.
         challenger: Mean score of the challenger.
         champion: Mean score of the champion.
-        difference: Mean difference.
+        difference: Mean of challenger minus champion over the queries.
         low: Lower bound of the difference, one-sided at alpha.
         high: Upper bound of the difference, one-sided at alpha.
         p: Two-sided p of the paired randomisation test.

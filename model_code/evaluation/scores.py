@@ -35,7 +35,7 @@ class SystemScores:
 
     Attributes:
         system: Name of the system.
-        split: The evaluated split.
+        split: The split of judged queries that was evaluated, such as test.
         values: One row per query, in ascending order of ids, and one column per metric.
         seeds: `values` of each training, if `values` is the mean over several trainings. Otherwise
             empty.

@@ -25,7 +25,7 @@ MIN_BOOTSTRAP_QUERIES = 10
 # only one degree of freedom.
 MIN_SEEDS = 3
 MAX_BLOCK_NUMBERS = 2**22
-"""Largest number of random signs in memory at a time."""
+"""Largest number of random signs that the randomisation test keeps in memory at a time."""
 MAX_BLOCK_RESAMPLES = 2**19
 """Largest number of drawn queries in memory at a time, per column of a bootstrap."""
 

@@ -44,8 +44,8 @@ class KMeans:
     """Spherical k-means with a fixed seed.
 
     Attributes:
-        settings: Number of iterations.
-        seed: Seed of the initialisation.
+        settings: Settings of the hierarchy, with the number of iterations.
+        seed: Seed of the random choice of the first centroids.
         progress: Called after each iteration.
         make_lloyd: Engine that compares points with centroids; `Lloyd` works in this process.
     """

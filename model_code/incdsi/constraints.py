@@ -66,7 +66,7 @@ class Constraints:
 
     Attributes:
         document_ids: For each of the m queries, the document that it should find.
-        texts: Texts of the queries.
+        texts: Texts of the m queries, in the same order.
         vectors: Vectors of the queries, shape (m, H), float32.
         means: Mean inner product of each query with the vectors of the build, shape (m,).
         deviations: Standard deviation of these inner products, shape (m,).

@@ -277,7 +277,7 @@ class _Batch:
     nothing. It gets a finite own score once its document is solved, if it finds this document.
 
     Attributes:
-        solver: Solver of all documents.
+        solver: The solver of all new documents, to which the batch belongs.
         numbers: For each document of the batch, its position in `FusedSolver.arrivals`.
         queries: The queries of all documents.
         first_queries: First query of each document, followed by the number of queries.

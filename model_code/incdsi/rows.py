@@ -165,7 +165,7 @@ class ScanPass:
     Rows that are appended to the matrix after the pass have no score here.
 
     Attributes:
-        vector: The vector (H,).
+        vector: The vector (H,) with which all rows were scored.
         scores: The scores (n,) float32 of the n rows that the matrix had.
         uncertainty: Error bound. The score of a row a differs from the exact inner product by at
             most uncertainty x |a|.

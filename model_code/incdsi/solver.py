@@ -165,7 +165,7 @@ class Rivals:
     """The existing documents that compete with a new one for its query.
 
     Attributes:
-        state: The existing documents.
+        state: The existing documents, with their vectors and queries.
         scan: Scores of all documents for the query of the new one. Documents that were added later
             are scored one by one. The others must not change while this object is in use.
     """
@@ -236,11 +236,11 @@ class AdditionObjective:
     It has a hinge for the new document and a hinge for each existing document.
 
     Attributes:
-        state: The existing documents.
+        state: The existing documents, with their vectors and queries.
         query: Mean query q (H,) of the new document.
         best_rival: Best score M of an existing document for the query.
         prior: Vector v0 (H,) to which the new vector is pulled.
-        settings: Weights and margins.
+        settings: The weights lambda1 and lambda2, and the margins gamma1 and gamma2.
         unit: Score that equals one unit of gamma1 and gamma2.
     """
 
@@ -354,7 +354,7 @@ class Solution:
     """The vector that minimises an objective, and what the solver found on the way.
 
     Attributes:
-        vector: The minimiser (H,) float64.
+        vector: The vector (H,) float64 that minimises the objective.
         members: Rows of the documents whose constraints the solver considered in the end, sorted.
         passes: Number of times that all queries of older documents were scored for this document
             alone.

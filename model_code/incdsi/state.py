@@ -39,8 +39,8 @@ class IncDsiState:
         vectors: V (n, H) float32, by which documents are searched.
         queries: Z (n, H) float32, the mean query of each document.
         own_scores: Scores s_j = z_j.v_j (n,) of each document for its representative query.
-        vector_lengths: Norms |v_j| (n,).
-        query_lengths: Norms |z_j| (n,).
+        vector_lengths: Norms |v_j| (n,) of the documents' vectors.
+        query_lengths: Norms |z_j| (n,) of the representative queries.
         ids: Ids of the documents.
         score_deviation: Standard deviation of the scores z_i.v_j. It is the unit of the margins
             `gamma1` and `gamma2`.

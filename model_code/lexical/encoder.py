@@ -376,7 +376,7 @@ class LexicalEncoder(TextModel):
             transformer alone.
         decoder: Decoder rows, (V, D). The logit of an entry is the product of a feature with its
             row, plus its bias.
-        bias: Biases, (V,).
+        bias: Bias of the logit of each entry, (V,).
         config: Kind of the head, and numbers of weights that are kept.
         blocked: Mask of the entries that never have a weight, (V,) bool.
         open_entries: Number of entries that may have a weight.

@@ -51,7 +51,7 @@ from model_code.text.known_queries import KnownQuery
 
 NAMES: tuple[MainSearch, ...] = ("full", "alpha", "beta", "beta_own", "beta_rerank")
 BY_TOKENS: tuple[MainSearch, ...] = ("beta", "beta_own")
-"""Searches that read no embeddings, only the token index."""
+"""Names of the searches that read the token index only, and no learned weights of passages."""
 
 # Version of the format of the index folders, and the kinds of folders in their manifests.
 FORMAT = 1
@@ -72,7 +72,7 @@ PRECISION = "float16"
 WITHOUT_KNOWN = "without_known"
 
 NO_KNOWN_QUERIES: Mapping[str, Sequence[KnownQuery]] = MappingProxyType({})
-"""Documents without known queries."""
+"""No known queries: the default for passages whose documents have none."""
 
 # Number of encoded queries that are cached, because `explain` is called once per hit of a query.
 MAX_CACHED_QUERIES = 16
@@ -254,7 +254,7 @@ class PassagesOnTheFly:
     Attributes:
         texts: The passages.
         ids: The document of each passage.
-        encoder: Embeds the passages.
+        encoder: The encoder that embeds a passage when a query needs it.
     """
 
     def __init__(self, texts: Sequence[str], ids: IdMap, encoder: LexicalEncoder) -> None:
@@ -326,7 +326,7 @@ class LexicalSearch(Retriever[list[Sparse]]):
         tokens: Token index of the passages.
         passages: Embeddings of the same passages, indexed or computed on demand. None if only the
             token index is searched.
-        main: Name of the search.
+        main: Name of the search in the module's table, such as beta.
         rerank_depth: Number of best documents of beta that beta_rerank ranks again.
         fingerprint: Fingerprint of the encoder.
         known: Tokens of known queries of the same documents. None if known queries do not count.

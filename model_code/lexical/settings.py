@@ -8,7 +8,7 @@ from model_code.settings import Field, Settings, constant_field
 
 MainSearch = Literal["full", "alpha", "beta", "beta_own", "beta_rerank"]
 EMBEDDED: tuple[MainSearch, ...] = ("full", "alpha")
-"""Searches that read the embeddings of all passages."""
+"""Names of the searches that read the learned weights of all passages."""
 # Key in the manifest of an index for a `KnownWords`: how queries that a document is known to answer
 # count as its words. The key is missing if they do not count.
 KNOWN_WORDS = "known_words"

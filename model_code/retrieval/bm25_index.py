@@ -108,7 +108,7 @@ that contains the term. So there is room for the common terms and for hundreds o
 """
 
 MIN_CACHED_BYTES = 2**22
-"""Size of the cached weights of terms in a small index."""
+"""Size in bytes up to which a small index caches the weights of the terms that were searched."""
 
 
 @dataclass(frozen=True, eq=False)

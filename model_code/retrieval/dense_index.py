@@ -51,7 +51,7 @@ DEFAULT_SETTINGS = IndexSettings()
 EXACT_SETTINGS = IndexSettings(flat_below=ALWAYS_EXACT)
 
 EXTRA_CANDIDATES = 16
-"""Candidate passages fetched beyond those needed for k documents."""
+"""Number of candidate passages that are fetched beyond those needed for k documents."""
 
 MAX_EXHAUSTIVE_ROWS = 4096
 """Largest number of allowed passages for which a filtered search scores every allowed passage."""
@@ -60,10 +60,10 @@ MAX_PROBE_FACTOR = 8
 """Largest factor by which a filter increases the number of inverted lists that a query visits."""
 
 MAX_ROWS_SCORED_AT_ONCE = 65_536
-"""Passages whose vectors are held in float64 at a time."""
+"""Number of passages that are scored at a time, which bounds the memory of float64 vectors."""
 
 FLOAT32_ROUNDING = 2.0**-24
-"""Unit roundoff of float32."""
+"""Largest relative error of rounding a number to float32 (unit roundoff)."""
 
 
 class DenseIndex:

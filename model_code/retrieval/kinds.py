@@ -78,7 +78,7 @@ class RetrieverKind:
         check_index: Raise FreshetError if an index folder breaks the kind's contract. Arguments:
             the folder, its manifest, and the document of each passage.
         settings_group: Key of the kind's own group in a retriever's settings.
-        settings_class: Class of that group.
+        settings_class: Class of the settings in that group.
         check_settings: Raise SettingsError if the kind cannot be trained with these settings.
             Arguments: a `TrainingSettings` and the kind's own group.
         check_trained: Raise FreshetError if the output of training breaks the kind's contract.

@@ -20,7 +20,7 @@ from model_code.errors import SettingsError
 from model_code.retrieval.protocol import Ranking
 
 EXTRA_DOCUMENTS = 16
-"""Documents fetched beyond k by a search whose hits are filtered afterwards."""
+"""Number of documents that are fetched beyond k, because some may be filtered out afterwards."""
 
 GROUPS_PER_ROW = 4
 """Number of groups per wanted row, when the best rows are found by the maxima of groups."""

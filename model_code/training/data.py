@@ -138,8 +138,8 @@ class TrainingData:
 
     Attributes:
         passages: The searched passages.
-        supervised: Pairs from judgements.
-        unsupervised: Pairs from pseudo-queries.
+        supervised: Pairs of a judged query with a passage of a relevant document.
+        unsupervised: Pairs of a generated query with the passage that it was made from.
     """
 
     passages: Passages

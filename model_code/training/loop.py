@@ -47,7 +47,7 @@ class TrainingState:
     All attributes but `best_weights` and `window` can be written as JSON.
 
     Attributes:
-        step: Number of steps taken.
+        step: Number of optimiser steps that were taken so far.
         history: Rows by step. A row has `loss` and its parts, averaged over the steps after the
             previous row, and `learning_rate`. An evaluation adds the dev metric under its name.
         best_step: Step of the best evaluation. It is 0 if no evaluation was better than the one
@@ -227,7 +227,7 @@ class TrainingLoop:
         trained: The model that is trained.
         settings: `TrainingSettings`, or other settings with the fields that this class reads.
         accelerator: accelerate's Accelerator.
-        state: Progress and history.
+        state: Progress and history of the training, from which it can resume.
         checkpoints: Folder of the checkpoints. None: no checkpoints.
         progress: Called after each step.
         steps: Number of steps of the whole training, unless it stops early.

@@ -126,10 +126,10 @@ class Packed:
         tokens: Token ids of the block, ascending, (u,), uint16 or uint32.
         counts: Number of passages that contain each token, minus 1, so that 65,536 fits, (u,)
             uint16.
-        raw: Raw lists, uint16.
+        raw: Passage numbers of all lists in the form raw, uint16.
         low: Low bytes of split lists, uint8.
         high: High bytes of split lists in unary, uint8.
-        bitmaps: Bitmaps, uint8.
+        bitmaps: The bitmaps of all lists in the form bitmap, uint8.
     """
 
     passages: int
