@@ -89,8 +89,8 @@ class SearchOptions(TypedDict, total=False):
             to 1.
         rerank: Whether the project's reranker, if it has one, reranks the best documents.
         retriever: Name of a live retriever; the champion by default.
-        min_generation: Search this generation or a newer one, such as the one that an addition
-            returned.
+        min_generation: Search this generation, a snapshot of the index, or a newer one. An addition
+            returns the generation that contains it.
     """
 
     filters: Mapping[str, Any] | Sequence[str]
@@ -162,7 +162,7 @@ class Client:
     def search_many(
         self, texts: Sequence[str], k: int = 10, **options: Unpack[SearchOptions]
     ) -> list[SearchResult]:
-        """Answer several queries from one generation.
+        """Answer several queries from one generation, a snapshot of the index.
 
         Args:
             texts: The queries.

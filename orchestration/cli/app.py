@@ -1,7 +1,7 @@
 """All commands of `freshet`, grouped into the panels of its help.
 
-Commands import what they need inside their functions, so that `--help`, shell completion and a
-search by a running service start without torch, pandas, MLflow and Dagster.
+Commands import what they need inside their functions. `--help`, shell completion and a search by a
+running service therefore start without torch, pandas, MLflow and Dagster.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Collect the judgements that a retrain trains on and is judged by, and count them.
 
 A judgement states that a document is relevant, or not relevant, to a query. Judgements come from
-four origins: the qrels of the built corpus, the project's own judgements (`judgements.jsonl`), the
-queries that documents arrived with, and feedback on hits.
+four origins. These are the judgements (qrels) of the built corpus, the file `judgements.jsonl` of
+the project, the queries that documents arrived with, and feedback on hits.
 """
 
 from __future__ import annotations

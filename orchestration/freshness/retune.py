@@ -5,8 +5,8 @@ and people may ask in other ways than before. A retune chooses the weights again
 build: a weight moves only if the queries gain clearly. It trains and encodes no document, so it
 takes seconds. The gate then compares both choices on its own queries.
 
-A retune learns on judged queries that the live encoder was not trained on: those of the split dev,
-and those of the split train that were judged after its training. Documents are indexed with words
+A retune learns on judged queries that the live encoder was not trained on. These are the split dev,
+and queries of the split train that were judged after the training. Documents are indexed with words
 of queries that they are known to answer. The queries of the retune are left out of these words
 meanwhile. The weight of known queries is therefore not chosen again: hardly any known query would
 be left to measure it with.

@@ -2,8 +2,8 @@
 
 A stage checks the contract of its output before the output is put in place. An output that DVC
 restores was made elsewhere or earlier, and DVC checks no contract. Such an output is therefore
-checked before anything uses it: in a build, before a stage of a plain `dvc repro` reads it, and
-before it is registered. Dagster's asset checks look at every output as well.
+checked before anything uses it. This happens in a build, before a stage of a plain `dvc repro`
+reads it, and before it is registered. Dagster's asset checks look at every output as well.
 
 Each version of an output is checked once. Its hash in `dvc.lock` is then noted in a file of DVC's
 temporary folder. Without the file, the outputs are checked again.

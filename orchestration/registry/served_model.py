@@ -1,9 +1,9 @@
 """A registered retriever as MLflow serves it ("models from code").
 
 `mlflow models serve` loads this file by itself. The logged model has a copy of `model_code`, so it
-can be loaded where the project is not installed. Serve it with one thread per process: on small
-machines, starting OpenMP's threads costs far more than they save (358 ms per request, and 10 ms
-with one thread).
+can be loaded where the project is not installed. Serve it with one thread per process. On small
+machines, starting OpenMP's threads costs far more than they save: 358 ms per request, and 10 ms
+with one thread.
 
     OMP_NUM_THREADS=1 mlflow models serve -m models:/freshet@champion --env-manager local
 

@@ -3,9 +3,9 @@
 In shadow mode, the challenger answers a share of the live queries, and nobody sees its answers. The
 service runs this module as a process, `python -m orchestration.registry.shadow_challenger ROOT
 VERSION`. MLflow takes seconds to import, and would slow the answers of the service. `VERSION` is
-the version that the service has open, or "". The last line of the output is JSON: null if there is
-no challenger, or else its version, its retriever and the folder of its files. The folder is null if
-the service has this version open.
+the version that the service has open, or "". The last line of the output is JSON. It is null if
+there is no challenger, and otherwise has its version, its retriever and the folder of its files.
+The folder is null if the service has this version open.
 """
 
 from __future__ import annotations

@@ -234,7 +234,7 @@ class SearchRequest(BaseSearchRequest):
 
 
 class BatchRequest(BaseSearchRequest):
-    """Several searches, answered from one generation."""
+    """Several searches, answered from one generation, a snapshot of the index."""
 
     model_config = _with_example(texts=["sort an array", "split a string"], k=3)
 

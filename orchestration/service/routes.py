@@ -220,7 +220,7 @@ async def search_by_address(
 async def search_batch(
     request: models.BatchRequest, service: ServiceDependency, background: BackgroundTasks
 ) -> models.BatchResponse:
-    """Answer several searches from one generation."""
+    """Answer several searches from one generation, a snapshot of the index."""
     results = await _search(request, service)
     _shadow_later(request, service, background)
     return models.BatchResponse(results=results)
