@@ -10,6 +10,7 @@ process is interrupted at any point.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -218,9 +219,20 @@ class LiveIndex:
     @cached_property
     def builder(self) -> GenerationBuilder:
         """Builder of new generations. It keeps the encoder and the index in memory."""
-        builder = make_generation_builder(
-            self.project, self.retriever, find_ledger=lambda: self.ledger_if_exists
-        )
+        project = self.project
+        retriever = self.retriever
+        # The builder must not keep this object alive. In a cycle of references, both would be freed
+        # late, and the folders of an old generation would count as open until then.
+        reference = weakref.ref(self)
+
+        def find_ledger() -> Ledger | None:
+            """Return the ledger that the live index has open, as long as the index exists."""
+            index = reference()
+            if index is None:
+                return open_ledger_if_exists(project, retriever)
+            return index.ledger_if_exists
+
+        builder = make_generation_builder(project, retriever, find_ledger)
         builder.loaded = self.loaded
         return builder
 
