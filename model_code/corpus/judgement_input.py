@@ -21,7 +21,8 @@ from model_code.corpus.sources.readers import SUFFIXES, open_text, read_rows
 from model_code.corpus.sources.trec import read_topics
 from model_code.errors import FreshetError
 
-# Column names that are recognised in files, in any case, by Freshet's name of the column.
+# Names under which a file may have a column, by Freshet's name of the column. Upper and lower case
+# do not matter.
 COLUMN_NAMES: dict[str, tuple[str, ...]] = {
     "question": ("question", "query", "query_text", "text"),
     "document": ("document", "document_id", "document-id", "doc", "doc_id", "corpus-id", "path"),
@@ -212,11 +213,21 @@ def _find_columns(
 
 
 def _recognise(values: Mapping[str, Any], names: Sequence[str]) -> str | None:
-    """Return a row's column with the first of several names, in any case; None if it has none."""
-    columns = {str(column).strip().casefold(): column for column in values}
+    """Find the column of a file that has one of several names.
+
+    Upper and lower case, and blanks around the name, do not matter.
+
+    Args:
+        values: Values of a row by the file's column names.
+        names: Accepted names in lower case, the preferred one first.
+
+    Returns:
+        The column's name as the file writes it. None if no column has an accepted name.
+    """
+    column_by_lower_name = {str(column).strip().casefold(): column for column in values}
     for name in names:
-        if name in columns:
-            return columns[name]
+        if name in column_by_lower_name:
+            return column_by_lower_name[name]
     return None
 
 

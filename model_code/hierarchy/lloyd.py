@@ -16,7 +16,7 @@ rarely but far, and a single long move would make every estimate useless.
 
 This is our own code because it takes half the time of faiss.Kmeans for 100,000 vectors in 1,563
 clusters (see benchmarks/README.md). Its result depends neither on the order of the points nor on
-the size of blocks, so that slices of the points can be compared on several machines.
+the size of blocks. So slices of the points can be compared on several machines.
 """
 
 from __future__ import annotations
@@ -135,67 +135,75 @@ class Lloyd:
             )
 
     def compare(self, rows: torch.Tensor, columns: torch.Tensor) -> None:
-        """Compare points with centroids, and assign points to a centroid that is nearer.
+        """Move each point to the nearest of some centroids, if it is nearer than the point's own.
 
-        This updates `labels`, `score` and `rival`. A point whose bound fails stays in its cluster,
-        and its `rival` becomes infinite.
+        Each point has a `score`, its cosine to its own centroid, and a bound `rival`, which no
+        other centroid's cosine exceeds. The bound saves comparisons with the other centroids:
+
+        - If score >= rival, none of them can be nearer. So the point moves to the nearest of the
+          compared centroids, or stays if its own is at least as near.
+        - If score < rival, one of them may be nearer. The point stays for now. Its `rival` is set
+          to infinity, which tells the caller to compare it with all centroids.
+
+        This updates `labels`, `score` and `rival`.
 
         Args:
             rows: Mask of the points to compare, (N,) bool.
             columns: Mask of the centroids to compare them with, (K,) bool.
         """
         points = torch.nonzero(rows)[:, 0]
-        candidates = torch.nonzero(columns)[:, 0]
-        if not len(points) or not len(candidates):
+        clusters = torch.nonzero(columns)[:, 0]
+        if not len(points) or not len(clusters):
             return
 
-        # Position of each centroid among the candidates; -1 for other centroids.
-        position = torch.where(columns, torch.cumsum(columns, 0) - 1, -1)
-        # A point without a cluster has the label -1, which selects the entry appended here.
-        position = torch.cat([position, position.new_tensor([-1])])
+        # Inner products are computed as a matrix with a column per compared centroid. For each of
+        # the K clusters, this is the column of its centroid, or -1 if it is not compared.
+        column_of_cluster = torch.where(columns, torch.cumsum(columns, 0) - 1, -1)
+        # A point without a cluster has the label -1, which selects the last entry. So another -1 is
+        # appended.
+        column_of_cluster = torch.cat([column_of_cluster, column_of_cluster.new_tensor([-1])])
 
-        centroids = select_rows(self.centroids, candidates)
-        rows_by_products = self._block_limit(MAX_BLOCK_PRODUCTS) // len(candidates)
-        block_size = min(self._block_limit(MAX_BLOCK_POINTS), max(1, rows_by_products))
-        for block in _blocks(points, block_size):
-            self._compare_block(block, candidates, centroids, position)
+        centroids = select_rows(self.centroids, clusters)
+        for block in _blocks(points, self._block_size(len(clusters))):
+            self._compare_block(block, clusters, centroids, column_of_cluster)
 
     def _compare_block(
         self,
         block: slice | torch.Tensor,
-        candidates: torch.Tensor,
+        clusters: torch.Tensor,
         centroids: torch.Tensor,
-        position: torch.Tensor,
+        column_of_cluster: torch.Tensor,
     ) -> None:
-        """Compare a block of points with some centroids; see `compare`.
+        """Compare a block of points with the centroids of some clusters; see `compare`.
 
         Args:
             block: Numbers of b points, ascending.
-            candidates: Numbers of the centroids, (C,).
-            centroids: These centroids, (C, H).
-            position: Position of each of the K centroids among the candidates, or -1. A further
-                entry of -1 at the end is for points without a cluster, (K + 1,).
+            clusters: Numbers of the clusters, (C,).
+            centroids: Their centroids, (C, H).
+            column_of_cluster: Position of each of the K clusters in `clusters`, or -1 if it is not
+                among them. A further entry of -1 is for points without a cluster, (K + 1,).
         """
         labels = self.labels[block]
         score = self.score[block]
         rival = self.rival[block]
         products = inner_products(self.vectors[block], centroids)
 
-        # If a point's own centroid is a candidate, the product with it is the point's new score.
-        column = position[labels]
+        # If a point's own centroid is compared, the product with it is the point's new score. It is
+        # then hidden, so that the maximum below is over other centroids.
+        column = column_of_cluster[labels]
         with_own = torch.nonzero(column >= 0)[:, 0]
         own_cells = (with_own, column[with_own])
         score[with_own] = products[own_cells]
         products[own_cells] = -torch.inf
 
-        # The bound of a point fails if a centroid outside of the candidates may be nearer.
+        # The bound of a point fails if a centroid that is not compared may be nearer.
         best, best_column = row_maxima(products)
         has_failed = score < rival
         rival = torch.maximum(best, rival).masked_fill(has_failed, torch.inf)
 
         is_nearer = best > score + COSINE_TOLERANCE
         moving = torch.nonzero(is_nearer & ~has_failed)[:, 0]
-        labels[moving] = candidates[best_column[moving]]
+        labels[moving] = clusters[best_column[moving]]
         score[moving] = best[moving]
 
         self.labels[block] = labels
@@ -245,8 +253,23 @@ class Lloyd:
         self.labels[farthest] = empty[: len(farthest)]
         self.rival[farthest] = torch.inf
 
+    def _block_size(self, centroid_count: int) -> int:
+        """Return how many points are compared with this number of centroids at a time, at least 1.
+
+        Both the vectors of the points and their products with the centroids should fit into the
+        cache.
+        """
+        max_points_by_products = self._block_limit(MAX_BLOCK_PRODUCTS) // centroid_count
+        return min(self._block_limit(MAX_BLOCK_POINTS), max(1, max_points_by_products))
+
     def _block_limit(self, cpu_limit: int) -> int:
-        """Return the largest block on the device of the points: larger on a GPU than on a CPU."""
+        """Return a limit of points or products for the device of the points.
+
+        A GPU gets larger blocks, because small ones would leave it idle.
+
+        Args:
+            cpu_limit: The limit on a CPU.
+        """
         if self.vectors.is_cuda:
             return cpu_limit * GPU_BLOCK_FACTOR
         return cpu_limit

@@ -258,7 +258,10 @@ class AdditionObjective:
 
     @property
     def margin(self) -> float:
-        """The margin gamma2 in units of scores. The limit of z_j.v is s_j minus this margin."""
+        """The margin gamma2 in units of scores.
+
+        An older document should beat the new one by at least this margin, for its own query.
+        """
         return self.settings.gamma2 * self.unit
 
     def problem(self, rows: np.ndarray) -> HingeProblem:
@@ -279,36 +282,60 @@ class AdditionObjective:
         return HingeProblem(hinges, limits, weights, self.prior, self.settings.lambda2)
 
     def limits(self, rows: np.ndarray) -> np.ndarray:
-        """Return the largest scores s_j - gamma2 (k,) that v may have for the queries of rows."""
+        """Return the highest score that the new vector may have for each of some older queries.
+
+        The limit of an older document is its own score for its query, minus the margin gamma2. A
+        new vector that scores at most this limit does not win the query.
+
+        Args:
+            rows: Rows (k,) of the older documents.
+
+        Returns:
+            Limits (k,).
+        """
         return self.state.own_scores.view[rows] - self.margin
 
     def suspects(self, scan: ScanPass, vector: np.ndarray) -> np.ndarray:
-        """Return the rows of all older documents whose constraint a vector may violate, sorted.
+        """Return the older documents that might lose their query to a vector v of the new document.
 
-        The constraint z_j.v <= s_j - gamma2 keeps the new document from winning the query z_j of
-        document j.
+        An older document has a query z, for which it scores s itself. It keeps this query if the
+        new document scores z.v <= s - margin. Computing z.v for all documents would be slow.
+        However, their scores z.u with an earlier vector u are known, and they bound the new scores:
 
-        The vector is proven to meet the constraints of all other rows. The proof is the bound
-        z_j.v <= z_j.u + |z_j| |v - u| with the vector u of the pass. The bound is enlarged by the
-        error of the pass, and by the error of storing v in float32.
+            z.v  =  z.u + z.(v - u)  <=  z.u + |z| |v - u|
+
+        If this bound is at most s - margin, the document is proven to keep its query. All other
+        documents are suspects, and are returned.
 
         Args:
-            scan: Scores of all queries z_j with a vector u near v. Rows that were added after this
-                pass are always returned.
-            vector: Vector v (H,) to test.
+            scan: The known scores z.u, and the vector u.
+            vector: The vector v (H,).
+
+        Returns:
+            Rows of the suspects, sorted. They include all documents without a known score, which
+            were added after the scan.
         """
         state = self.state
-        count = len(scan.scores)
+        known_scores = scan.scores
+        count = len(known_scores)
+        own_scores = state.own_scores.view[:count]
+
+        # The distance |v - u|. The two added terms cover the rounding errors of the known scores,
+        # and the error of storing v in float32.
         distance = vector_norm(vector - scan.vector) + scan.uncertainty
         distance += FLOAT32_STORAGE_ERROR * vector_norm(vector)
-        # A score may rise by at most the row's norm times the distance. A first test takes the
-        # largest norm for all rows, which is fast. Few rows are left for the test with their own
-        # norms.
-        largest_rise = state.query_lengths.largest() * distance * BOUND_ENLARGEMENT + self.margin
-        rows = np.flatnonzero(scan.scores - state.own_scores.view[:count] > -largest_rise)
-        highest_scores = scan.scores[rows] + state.query_lengths.view[rows] * distance
-        rows = rows[highest_scores > self.limits(rows)]
-        return np.concatenate([rows, np.arange(count, len(state))])
+
+        # A first test takes the largest |z| for all documents, which is fast. A document is a
+        # suspect if z.u + rise > s - margin, which is the same as z.u - s > -(rise + margin).
+        largest_rise = state.query_lengths.largest() * distance * BOUND_ENLARGEMENT
+        rows = np.flatnonzero(known_scores - own_scores > -(largest_rise + self.margin))
+
+        # Few documents are left for the sharper test with the length |z| of each query.
+        highest_scores = known_scores[rows] + state.query_lengths.view[rows] * distance
+        suspects = rows[highest_scores > self.limits(rows)]
+
+        rows_without_score = np.arange(count, len(state))
+        return np.concatenate([suspects, rows_without_score])
 
     def violated(self, rows: np.ndarray, vector: np.ndarray) -> np.ndarray:
         """Return the rows whose constraint a vector violates, the largest violation first.
@@ -417,32 +444,53 @@ def solve(objective: AdditionObjective, start: Start) -> Solution:
 def minimize_problem(
     problem: HingeProblem, near: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Minimise a sum of hinges exactly.
+    """Find the vector v (H,) that minimises a sum of m hinges, exactly.
 
-    A problem with at most H hinges is solved in its dual form by non-negative least squares:
+    A hinge is a squared violation, max(0, a.v - c)^2, of a limit c on the score a.v. The problem is
 
-        minimise |R x + R'^-1 b| over x >= 0    with R'R = A A' + D and b = limits - A prior
+        minimise  sum_i w_i max(0, a_i.v - c_i)^2 + lambda2 |v - v0|^2
 
-    Here A are the rows. Larger problems are solved by Newton's method.
+    The dual form of this problem has m unknowns, one multiplier per hinge, while v has H. So the
+    dual form is solved if m <= H. Otherwise Newton's method finds v directly.
 
     Args:
-        problem: Problem to solve.
+        problem: Problem to solve, with the rows a_i, limits c_i, weights w_i and prior v0.
         near: Vector (H,) at which Newton's method starts. None starts at the prior.
 
     Returns:
         The minimiser v (H,), and its multipliers (m,).
     """
-    if len(problem.limits) > len(problem.prior):
-        start = problem.prior if near is None else near
-        return _minimize_by_newton(problem, start)
+    hinge_count = len(problem.limits)
+    dimension = len(problem.prior)
+    if hinge_count <= dimension:
+        return _minimize_dual(problem)
+    start = problem.prior if near is None else near
+    return _minimize_by_newton(problem, start)
 
-    # R is the triangular factor of [A'; sqrt(D)], whose product with its transpose is A A' + D.
+
+def _minimize_dual(problem: HingeProblem) -> tuple[np.ndarray, np.ndarray]:
+    """Minimise a problem in its dual form, by non-negative least squares.
+
+    The minimiser is v = prior - A'x, where A (m, H) are the rows. The multipliers x >= 0 minimise
+
+        1/2 |A'x|^2 + 1/2 sum_i D_i x_i^2 + b.x    with D = lambda2 / weights, b = limits - A prior
+
+    Let R (m, m) be the triangular matrix with R'R = A A' + D. The first two terms are then
+    1/2 |R x|^2, and completing the square gives, up to a constant,
+
+        1/2 |R x - target|^2    with R' target = -b
+
+    Returns:
+        The minimiser v (H,), and its multipliers x (m,).
+    """
+    # The QR decomposition of the stacked matrix [A'; sqrt(D)] has this R, followed by rows of 0.
     stacked = np.vstack([problem.rows.T, np.diag(np.sqrt(problem.diagonal))])
     (padded_factor,) = qr(stacked, mode="r", overwrite_a=True, check_finite=False)
     factor = padded_factor[: len(problem.limits)]
-    # scipy's `nnls` minimises |R x - target| over x >= 0, so the target is -R'^-1 b. `pull` is -b.
-    pull = problem.excesses(problem.prior)
-    target = solve_triangular(factor, pull, trans=1, check_finite=False)
+
+    # The excesses of the prior, A prior - limits, are -b. With trans=1, R' target = -b is solved.
+    negative_b = problem.excesses(problem.prior)
+    target = solve_triangular(factor, negative_b, trans=1, check_finite=False)
     multipliers, _ = nnls(factor, target)
     return problem.vector(multipliers), multipliers
 

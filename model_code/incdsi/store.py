@@ -145,23 +145,39 @@ def cache_folder(manifest: Mapping[str, Any], spans: int, folder: Path) -> Path:
 
 
 def _write_cache(cache: Path, segment: LoadedSegment, ids: Sequence[str], spans: int) -> None:
-    """Compute the mean query vector of each document, and write these vectors to a cache folder."""
-    queries = _encode_representatives(segment, ids, spans, cache / "encoding")
+    """Compute the representative query of each document, and write them to a cache folder.
+
+    A representative query is the mean vector of texts that should find the document. It is cached
+    because encoding the texts of a large segment takes long.
+
+    Args:
+        cache: Folder to write. Only a folder with a manifest, which is written last, is complete.
+        segment: Segment that holds the documents.
+        ids: Ids of the documents.
+        spans: Largest number of pieces of each document's text to encode; see `constraint_texts`.
+    """
+    # An interrupted computation resumes from the batches of vectors in this folder.
+    unfinished = cache / "encoding"
+    representative_queries = _encode_representatives(segment, ids, spans, unfinished)
     with atomic_write(cache / QUERIES) as path, path.open("wb") as stream:
-        np.save(stream, queries)
-    shutil.rmtree(cache / "encoding")
+        np.save(stream, representative_queries)
+
+    shutil.rmtree(unfinished)
     write_manifest(cache, FORMAT, {"kind": KIND})
 
 
 def _encode_representatives(
     segment: LoadedSegment, ids: Sequence[str], spans: int, folder: Path
 ) -> np.ndarray:
-    """Encode texts of documents, and return the mean of each document's vectors, (n, H).
+    """Compute the representative query of each document, (n, H).
+
+    It is the mean of the vectors of several texts that should find the document: its title, its
+    first sentence, and some pieces of its text.
 
     Args:
         segment: Segment that holds the documents.
         ids: Ids of the n documents.
-        spans: Largest number of spans of each document; see `constraint_texts`.
+        spans: Largest number of pieces of each document's text; see `constraint_texts`.
         folder: Folder of finished batches, from which an interrupted encoding resumes.
     """
     columns = read_columns(segment.documents, "document_id", "title", "text")
@@ -339,13 +355,16 @@ def load_state(searcher: Searcher, spans: int, folder: Path) -> IncDsiState:
     unit: float | None = None
     for view in searcher.views:
         index = view.segment.dense.index
-        # The vectors v and representative queries z of the documents with one vector.
+        # IncDSI handles only documents with a single vector, and only these are in `z_by_id`. `v`
+        # and `z` have a row for each of them: the vector that finds the document in a search, and
+        # its representative query, the mean vector of texts that should find it.
         z_by_id = representatives(view.segment, spans, folder)
         row_of_id = {document_id: row for row, document_id in enumerate(index.document_ids)}
         v = index.vectors[[row_of_id[document_id] for document_id in z_by_id]]
         # The array of an empty list has no width, so the shape is taken from `v`.
         z = np.array(list(z_by_id.values()), np.float32).reshape(v.shape)
-        # The first segment is that of the build, whose scores give the unit of margins.
+        # The first segment is that of the build. Its scores give the unit of the solver's margins,
+        # by which a document should win its query.
         if unit is None:
             unit = deviation(v, z)
 

@@ -407,7 +407,8 @@ def _reasons_not_to_score(
 ) -> dict[str, str]:
     """Return the kinds of scores that are left out because too few old documents have queries.
 
-    Without scores of old documents there is nothing to compare, so new documents are not searched.
+    Scores of new documents are compared with scores of old ones by the same kind of queries. If
+    there are too few old ones, searching for the new documents would be of no use.
 
     Returns:
         The reason for each kind of score. The keys are names of attributes of `Arrivals`.
@@ -436,10 +437,11 @@ def _score_old_documents(
     batches: Sequence[Arrivals],
     reader: BatchReader,
 ) -> OldScores:
-    """Score how well old documents are found now, for the measures that compare scores.
+    """Score how well documents that the retriever was trained with are found now.
 
-    Old documents are scored only for the kinds of queries that the report compares, because their
-    queries have to be searched.
+    The report compares these scores with those of new documents, in two measures: by pseudo-queries
+    generated from the texts, and by queries that people asked. Scoring takes a search per query. So
+    the scores for a measure are only computed if enough new documents have a score for it.
 
     Args:
         searcher: Searcher of the live collection.
@@ -448,6 +450,9 @@ def _score_old_documents(
         batches: The batches that the report covers.
         reader: Reader of the batches, with its cache of query encodings. A document that arrived
             with a query counts as an answer to it.
+
+    Returns:
+        The scores of both measures. The scores of a measure that is not computed are empty.
     """
     pseudo_query_scores = [batch.quality for batch in batches]
     made_questions: Sequence[Question] = ()
@@ -468,9 +473,12 @@ def _score_old_documents(
 
 
 def _is_compared(scores: Sequence[np.ndarray | None], settings: Parameters) -> bool:
-    """Return whether at least `drift.minimum_batch` documents of the batches have a score.
+    """Return whether enough new documents have a score to compare them with old documents.
 
-    With fewer scores, new documents are not compared with old ones.
+    Args:
+        scores: Scores of one kind for the new documents of each batch, (n,) each; None for a batch
+            without such scores. `drift.minimum_batch` scores are enough.
+        settings: All settings of the project.
     """
     scored_documents = sum(len(batch) for batch in scores if batch is not None)
     return scored_documents >= settings.drift.minimum_batch
@@ -577,9 +585,10 @@ class BatchReader:
 
     @cached_property
     def _statuses(self) -> dict[str, str]:
-        """Name of the IncDSI `Status` of each refined document, by document id.
+        """Outcome of IncDSI for each document that it treated: name of the `Status` by document id.
 
-        The vector of a refined document was solved by IncDSI instead of being its plain encoding.
+        IncDSI solves the vector of a new document, so that known queries find it and older
+        documents keep their queries. The status NOT_REFINED says that it left the plain encoding.
         """
         return refinement_statuses(self.searcher.generation)
 
@@ -744,7 +753,7 @@ class BatchReader:
         queries: dict[str, Sequence[str]] = {}
         for event in arrivals:
             arrived_queries = (event.payload or {}).get("queries", ())
-            if arrived_queries and not self._has_learned_vector(event.document_id):
+            if arrived_queries and not self._was_solved_in_dsi_index(event.document_id):
                 queries[event.document_id] = arrived_queries
 
         questions = []
@@ -766,19 +775,30 @@ class BatchReader:
 
     @cached_property
     def _solved_ids(self) -> frozenset[str]:
-        """Ids of the documents whose vectors IncDSI solved for the score of a fusion."""
+        """Ids of the documents whose vectors IncDSI solved in a fusion with a dense component.
+
+        IncDSI solves the vector of a new document so that the queries that it arrived with find it.
+        Such a document also has a plain encoding, unlike one of a DSI index of learned vectors.
+        """
         solved = solved_documents(self.searcher.generation)
         return frozenset(document.document_id for document in solved)
 
-    def _has_learned_vector(self, document_id: str) -> bool:
-        """Return whether a document was refined by IncDSI in an index of learned vectors.
+    def _was_solved_in_dsi_index(self, document_id: str) -> bool:
+        """Return whether IncDSI solved the vector of a document in a DSI index.
 
-        Such an index (DSI) holds one learned vector per document, and no encodings of passages.
+        IncDSI computes vectors of new documents from their queries, in two kinds of retrievers:
+
+        - A fusion also has the document's plain encoding. The result is False.
+        - A DSI index has no plain encodings of documents. The result is True, unless the document
+          has several passages, whose vectors IncDSI leaves as they are.
         """
-        status = self._statuses.get(document_id)
-        if status is None or document_id in self._solved_ids:
+        if document_id in self._solved_ids:
             return False
-        return bool(refined_statuses([status]))
+        status = self._statuses.get(document_id)
+        if status is None:
+            return False
+        was_solved = bool(refined_statuses([status]))
+        return was_solved
 
     def _sample_ids(self, document_ids: Iterable[str], limit: int) -> list[str]:
         """Sample at most `limit` ids, and no more than a report uses: each id costs a search."""

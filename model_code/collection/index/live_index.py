@@ -428,8 +428,8 @@ class LiveIndex:
     def remove_expired(self) -> Receipt | None:
         """Record removals of the documents whose field `expires` is a past date.
 
-        Only documents of the current generation are checked, and only if no pending event changes
-        them.
+        Only documents of the current generation are checked. A document with a recorded change that
+        is not searchable yet is left alone, because the change may have set a later date.
 
         Returns:
             The receipt, or None if no document is expired.
@@ -441,15 +441,16 @@ class LiveIndex:
         if not expired:
             return None
 
-        # A document that a pending event changes or removes is left out. Its new content may not be
-        # expired.
-        hashes = self.content_hashes()
-        searched_hashes = self.base_versions(expired)
+        # The searcher knows only the searchable contents. If a change of a document is recorded and
+        # not searchable yet, its new content may have a later expiry date. So a document is removed
+        # only if its content hash is the same with and without the recorded changes.
+        latest_hashes = self.content_hashes()
+        searchable_hashes = self.base_versions(expired)
         versions: dict[str, str] = {}
         for document_id in sorted(expired):
-            content_hash = hashes.get(document_id)
-            if content_hash is not None and content_hash == searched_hashes.get(document_id):
-                versions[document_id] = content_hash
+            latest_hash = latest_hashes.get(document_id)
+            if latest_hash is not None and latest_hash == searchable_hashes.get(document_id):
+                versions[document_id] = latest_hash
         if not versions:
             return None
         # Naming the versions also refuses a removal if another writer changes a document now.

@@ -147,13 +147,20 @@ class FieldValue:
 
     @cached_property
     def keys(self) -> tuple[Key, ...]:
-        """All keys of the value: pairs of a type and a value.
+        """The keys by which filters test equality, as pairs of a type and a value.
 
-        A value equals the operand of a filter if they share a key. The text "2020" can also be read
-        as a number, so it has two.
+        The operand of a filter has keys as well. The value equals the operand if they share a key.
+        A number or truth value has one key. A text can have several:
+
+        - "text": the text itself.
+        - "numeric text": the number that it can be read as. Only operands that are numbers have
+          this key, so the text "2020" equals the number 2020 and not the text "2020.0".
+        - "instant": the first moment of the day or time that it means. A text such as "2020-05" has
+          no such key, or the month would equal its first day.
         """
         if self.kind != "text":
             return ((self.kind, self.value),)
+
         keys: list[Key] = [("text", self.value)]
         if self.number is not None:
             keys.append(("numeric text", self.number))
@@ -602,10 +609,10 @@ def _parse_equality(name: str, operand: Any) -> Condition:
 
 
 def _equal_keys(operand: FieldValue) -> Iterator[Key]:
-    """Yield the keys of all field values that equal an operand.
+    """Yield the keys of the operand of a filter: pairs of a type and a value.
 
-    Operands such as "2020-05", which mean a period, also match a range of times. That is handled by
-    the caller.
+    A field value equals the operand if it has one of these keys; see `FieldValue.keys`. An operand
+    such as "2020-05" means a month, and also equals every time in it. The caller adds this range.
     """
     if operand.kind == "number":
         yield "number", operand.value

@@ -161,10 +161,11 @@ class LoadedSegment:
 
     @cached_property
     def known_queries(self) -> dict[str, list[KnownQuery]]:
-        """Evidence about known queries from the time when the segment was written, by document id.
+        """The queries that documents of the segment are known to answer, by document id.
 
-        It comes from the rows of the documents, and from judgements of the build if the document
-        replaces a document of the build. Later feedback is not included.
+        They are the queries that the documents were delivered with. A document that replaces one of
+        the build also keeps the queries that judgements of the build assign to it. Later feedback
+        of users is not included.
         """
         known = row_queries(self.documents)
         if self.base is not None:
@@ -261,23 +262,31 @@ class BaseSegment(LoadedSegment):
 
     @cached_property
     def build_queries(self) -> CorpusQueries:
-        """Known queries of the build, and hashes of the queries of its evaluation splits."""
+        """Queries that documents of the build are known to answer; empty if the build wrote none.
+
+        It also has the hashes of the queries that evaluate the build, which must not be indexed.
+        """
         path = self.folder / KNOWN_QUERIES
         return CorpusQueries.load(path) if path.is_file() else CorpusQueries()
 
     @cached_property
     def known_queries(self) -> dict[str, list[KnownQuery]]:
-        """Evidence about known queries of the build's documents, by document id.
+        """The queries that documents of the build are known to answer, by document id.
 
-        If the build has no file of known queries, the queries in the rows of its documents are
-        used.
+        A document is known to answer a query if a training judgement says so, or if it was
+        delivered with the query (a row's `queries`). Each `KnownQuery` states which of these it is,
+        and a weight. A negative weight says that the document does not answer the query.
+
+        The build writes all of them to one file. If it wrote none, there are only the queries that
+        the documents were delivered with, which are stored beside their texts.
         """
-        if not (self.folder / KNOWN_QUERIES).is_file():
-            return row_queries(self.documents)
-        return self.build_queries.by_document()
+        build_wrote_known_queries = (self.folder / KNOWN_QUERIES).is_file()
+        if build_wrote_known_queries:
+            return self.build_queries.by_document()
+        return row_queries(self.documents)
 
     def judged_queries(self, document_id: str) -> list[KnownQuery]:
-        """Return the queries that judgements of the build assign to a document.
+        """Return the queries for which training judgements of the build call a document relevant.
 
         The result is empty for documents that are not in the build.
         """
@@ -315,8 +324,8 @@ class SegmentView:
     Attributes:
         segment: The segment, which is the same for all generations.
         removed: Ids of the documents that are removed in this generation.
-        known: Evidence about known queries by document id, for documents whose queries changed
-            after the segment was written. It replaces the evidence in the segment.
+        known: Queries that documents are known to answer, by document id, for documents whose
+            known queries changed after the segment was written. They replace those in the segment.
     """
 
     segment: LoadedSegment

@@ -284,14 +284,17 @@ def _sums_before(sizes: np.ndarray) -> np.ndarray:
 
 
 class _PartialSums(NamedTuple):
-    """The part of the sums of q queries from lists, and the b bitmaps that are added later.
+    """Scores of q queries in which some tokens are still missing, and these b tokens.
 
-    The passages of a token are stored as a list (raw or split) or as a bitmap.
+    A query scores a passage by the sum of the weights of its tokens that the passage contains. The
+    passages of a rare token are stored as a list of numbers. Those of a frequent token are stored
+    as a bitmap with one bit per passage. The sums here cover the tokens with lists. Bitmaps are
+    left to the caller, who may need only some passages and reads only their bits.
 
     Attributes:
-        sums: Sums from raw and split lists, (q, N).
-        bitmap_weights: Weight of each bitmap in each query, (q, b).
-        bitmap_slots: Slot of each bitmap; see `Postings`, (b,).
+        sums: Score of each passage by the tokens with lists alone, (q, N).
+        bitmap_weights: Weight in each query of each token with a bitmap, (q, b).
+        bitmap_slots: Position of each of these b tokens among the block's tokens, (b,).
     """
 
     sums: np.ndarray
@@ -356,7 +359,7 @@ class Postings:
         return int(self._counts.sum())
 
     def sums(self, batch: QueryBatch) -> np.ndarray:
-        """Add up, for each query and passage, the weights of the tokens that the passage contains.
+        """Score all passages: sum the weights of each query's tokens that the passage contains.
 
         Returns:
             Sums, (q, N) float64.
@@ -406,29 +409,52 @@ class Postings:
         return self._tokens[slots], passages
 
     def _sums_of_lists(self, batch: QueryBatch) -> _PartialSums:
-        """Return the part of `sums` from tokens stored as lists, and the bitmaps to add."""
+        """Sum the weights of the tokens whose passages are stored as lists, not as bitmaps.
+
+        The passages of a token are stored as a list of numbers, in the form raw or split. Those of
+        a frequent token are stored as a bitmap. Query tokens with bitmaps are returned, because the
+        caller adds them.
+        """
+        # A slot is a token's position among the block's tokens. A query token that the block lacks
+        # gets a slot with another token, and is ignored.
         slots = self._tokens.searchsorted(batch.tokens)
         is_present = self._tokens[slots] == batch.tokens
-        is_bitmap = self._is_bitmap[slots] & is_present
-        # Positions in the batch of the tokens with a raw or split list.
-        in_lists = (is_present & ~is_bitmap).nonzero()[0]
+        has_bitmap = is_present & self._is_bitmap[slots]
+        has_list = is_present & ~has_bitmap
 
-        lists = self._decoded_lists(slots[in_lists].tolist())
-        counts = self._counts[slots[in_lists]]
-        cells = np.concatenate([np.empty(0, np.uint16), *lists])
+        sums = self._sum_lists(batch, slots, has_list.nonzero()[0])
+        bitmap_weights, bitmap_slots = _weight_matrix(batch, slots, has_bitmap.nonzero()[0])
+        return _PartialSums(sums, bitmap_weights, bitmap_slots)
+
+    def _sum_lists(self, batch: QueryBatch, slots: np.ndarray, selected: np.ndarray) -> np.ndarray:
+        """Sum the weights of selected query tokens, for each query and each of their passages.
+
+        Args:
+            batch: Queries with t tokens.
+            slots: Position of each query token among the block's tokens, (t,).
+            selected: Positions in the batch of the tokens to sum. Each has a list of passages.
+
+        Returns:
+            Sums, (q, N) float64.
+        """
+        lists = self._decoded_lists(slots[selected].tolist())
+        lengths = self._counts[slots[selected]]
+        passages = np.concatenate([np.empty(0, np.uint16), *lists])
+
+        # The sums are added up in a flat array, in which passage p of query i is cell i * N + p.
+        # The multiplication is left out for a single query, whose row starts at cell 0.
+        cells = passages
         if batch.size > 1:
-            # Each passage of query i becomes a position in row i of the flat matrix of sums, (q,
-            # N).
-            cells = cells + np.repeat(batch.owners[in_lists] * self.passages, counts)
+            row_starts = batch.owners[selected] * self.passages
+            cells = passages + np.repeat(row_starts, lengths)
 
         cell_count = batch.size * self.passages
         if len(cells):
-            weights = np.repeat(batch.weights[in_lists], counts)
+            weights = np.repeat(batch.weights[selected], lengths)
             sums = np.bincount(cells, weights, cell_count)
         else:
             sums = np.zeros(cell_count)
-        bitmap_weights, bitmap_slots = _weight_matrix(batch, slots, is_bitmap.nonzero()[0])
-        return _PartialSums(sums.reshape(batch.size, self.passages), bitmap_weights, bitmap_slots)
+        return sums.reshape(batch.size, self.passages)
 
     def _decoded_lists(self, slots: list[int]) -> list[np.ndarray]:
         """Return the passages of raw and split lists, uint16 each.
