@@ -149,7 +149,7 @@ def _check_documents_are_found(
 
 
 def refinement_metadata(generation: "Generation", document_ids: set[str] | None) -> dict[str, Any]:
-    """Describe the effect of IncDSI on documents, for an asset's page.
+    """Describe the effect of IncDSI on documents, for the Dagster page of an asset.
 
     IncDSI solves the vector of a new document, so that queries which it is known to answer find it.
 
@@ -174,13 +174,18 @@ def refinement_metadata(generation: "Generation", document_ids: set[str] | None)
 
 
 def canary_metadata(canary: dict[str, Any] | None) -> dict[str, Any]:
-    """Describe how a document of the newest batch is found, for an asset's page.
+    """Describe whether a recently added document can be found, for the Dagster page of an asset.
 
-    Rank 0 means that a search for its title does not find it.
+    A document of the newest batch is searched for by its title, to check that additions become
+    searchable. This document is called the canary.
 
     Args:
         canary: The document, its rank, and the seconds until it was searchable, as
             `probe_newest_document` returns them. None if no document was searched for.
+
+    Returns:
+        Values by their names on the page. The rank is shown as 0 if the document is not among
+        the first hits.
     """
     if canary is None:
         return {}

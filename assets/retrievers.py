@@ -1,4 +1,8 @@
-"""Assets of the base index, the tree of passages, and the encoder and index of each retriever."""
+"""Dagster assets (outputs that Dagster tracks) of the retrievers that a build trains.
+
+All retrievers share two assets: `base_index`, the passages encoded before any training, and
+`document_hierarchy`, the tree that clusters them. Each retriever adds two: its encoder and index.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,5 +39,11 @@ PAGES = {
 
 
 def retriever_assets(table: Sequence[Stage]) -> list[dg.AssetsDefinition]:
-    """Return `base_index`, `document_hierarchy`, `NAME/encoder` and `NAME/index`."""
+    """Return the assets `base_index` and `document_hierarchy`, and two for each retriever NAME.
+
+    These are `NAME/encoder` and `NAME/index`.
+
+    Args:
+        table: Stages of the build. Stages without a page in `PAGES` are left out.
+    """
     return stage_assets(table, PAGES)

@@ -1,4 +1,12 @@
-"""Stages as Dagster assets: spec, contract check, run through DVC, and asset page."""
+"""Turn the stages of a build into Dagster assets, which users run and watch in Dagster's UI.
+
+An asset stands for the output of one stage, such as the tables of the corpus. It consists of:
+
+- a description, with the assets that it depends on
+- the function that runs the stage through DVC
+- a check whether the output keeps the stage's contract, the conditions that it must meet
+- a page with tables and pictures of the output
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -26,7 +26,8 @@ def count_leaks(corpus: Corpus) -> dict[str, int]:
 
     Returns:
         - "documents_searched": documents that evaluation searches. A document is left out if its
-          first line is a training query and only training queries ask for it.
+          first line is a training query and only training queries ask for it. It can never be a
+          right answer.
         - "test_queries_near_training": test queries with a relevant document that is a
           near-duplicate of a document that training asks for.
         - "test_queries_equal_to_training": test queries that a training query repeats, apart from
@@ -100,9 +101,11 @@ def _is_similar_to_one(
 
 
 def _documents_left_out(corpus: Corpus) -> set[str]:
-    """Return the ids of documents that evaluation does not search.
+    """Return the ids of the documents that evaluation removes from all rankings.
 
-    Their first line is a training query, and no query of another split asks for them.
+    The first line of such a document is a training query that asks for it, and no evaluated query
+    asks for it. It could only be a wrong answer, so a retriever could raise its scores by never
+    returning it.
     """
     evaluated = set(corpus.qrels.loc[corpus.qrels["split"] != "train", "document_id"])
     return set(find_query_lines(corpus)) - evaluated

@@ -88,12 +88,18 @@ class ColumnSettings(Settings):
 
 
 class HubSettings(Settings):
-    """A data set with BEIR's three parts on the Hugging Face hub.
+    """Where documents, queries and judgements (qrels) are on the Hugging Face hub.
 
-    It may also be a local folder that `datasets` can load.
+    A data set of the hub has named configurations, each of which is a table. The settings tell
+    which ones to read. The defaults are the names in BEIR's data sets. In place of a name on the
+    hub, a local folder may be given that the library `datasets` can load.
 
-    BEIR: `name: BeIR/nq`, `qrels: BeIR/nq-qrels`. MTEB: `name: mteb/scifact`, `qrels:
-    mteb/scifact`, `qrels_config: default`. A corpus without judgements: `queries: null`.
+    Examples:
+    - BEIR keeps the judgements in a second data set. Set `name: BeIR/nq` and
+      `qrels: BeIR/nq-qrels`.
+    - MTEB keeps them in the same data set, in the configuration "default". Set
+      `name: mteb/scifact`, `qrels: mteb/scifact` and `qrels_config: default`.
+    - For documents without judgements, set `queries: null`.
     """
 
     name: str | None = Field(

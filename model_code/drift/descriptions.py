@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Names of the two measures of harm. The first uses pseudo-queries, which are made from documents.
-# The second uses queries that people asked or that documents arrived with.
+# Names of the two measures that tell whether searches find new documents worse than old ones. The
+# first searches by pseudo-queries, which are made from the texts of documents. The second searches
+# by queries that people asked or that documents arrived with.
 MADE_QUERIES = "new_quality"
 ASKED_QUERIES = "asked_quality"
-# Names of the two measures that compare scores of the same queries or documents before and after
-# additions (see `measures.PairedScores`).
+# Names of the two measures that compare searches before and after documents were added. The first
+# compares the same queries for old documents. The second compares changed documents with their
+# former versions (see `measures.PairedScores`).
 PROTECTED_QUERIES = "protected_old"
 CHANGED_DOCUMENTS = "changed_quality"
 

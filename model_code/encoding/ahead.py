@@ -15,8 +15,9 @@ import numpy as np
 
 from model_code.encoding.token_signs import TokenSigns
 
-# Largest number of texts whose encodings wait to be used. With more, the oldest are forgotten, such
-# as those of documents that were replaced before they were indexed. They take about 5 MB.
+# Largest number of encodings that are kept until their documents are indexed; they take about 5 MB.
+# The limit exists because some are never used: a document may be replaced before it is indexed.
+# Beyond the limit, the oldest encodings are dropped. A dropped text is encoded again when needed.
 MAX_WAITING_TEXTS = 1024
 
 
@@ -54,7 +55,10 @@ class EncodingsAhead:
         self._waiting: dict[str, Future[Encoding]] = {}
 
     def make(self, texts: Sequence[str], encode: EncodeTexts) -> None:
-        """Encode texts that are needed soon. Texts whose encodings are waiting are skipped."""
+        """Encode texts, and keep the encodings until `take` is called for the texts.
+
+        Texts are skipped if their encodings are kept already, or another thread is making them.
+        """
         made: dict[str, Future[Encoding]] = {}
         with self._lock:
             for text in texts:
@@ -79,10 +83,10 @@ class EncodingsAhead:
             future.set_result(encoding)
 
     def take(self, texts: Sequence[str], encode: EncodeTexts) -> Encoding:
-        """Return the encodings of texts, and forget them.
+        """Return the encodings of texts, and stop keeping them.
 
-        Texts that were not encoded ahead are encoded now, together. If none was, the result equals
-        the result of the function to the last bit.
+        Texts that `make` has not encoded are encoded now, in one call of `encode`. If `make` has
+        encoded none of the texts, the result is exactly that of `encode`.
 
         Args:
             texts: The n texts. A text may repeat.

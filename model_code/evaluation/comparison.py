@@ -165,8 +165,8 @@ def _cells(
     """Return a cell of the report for each metric: the mean score of a system, with its interval.
 
     If `reference` is given, the mean is that of the differences from the reference's scores. The
-    interval covers the variance over trainings as well if every trained system was trained often
-    enough. See `compare_systems` for the keys of a cell.
+    interval covers the variance over trainings as well if every trained system was trained at least
+    `MIN_SEEDS` times. See `compare_systems` for the keys of a cell.
 
     Args:
         system: Scores of the system.
@@ -188,9 +188,12 @@ def _cells(
         training_counts = [count_trainings(system), count_trainings(reference)]
         reference_runs = reference.runs(metrics)
 
-    # The scores (queries, metrics). The interval covers variance over trainings only if each
-    # trained system was trained often enough.
+    # The score of each query by each metric, (queries, metrics).
     values = np.ascontiguousarray(table[metrics].to_numpy())
+
+    # The confidence interval of a mean covers the choice of the queries. It also covers the
+    # randomness of training if each trained system was trained at least `MIN_SEEDS` times. With
+    # fewer trainings, their variance cannot be estimated.
     trainings = min((count for count in training_counts if count > 0), default=0)
     if trainings >= MIN_SEEDS and len(values) >= MIN_BOOTSTRAP_QUERIES:
         over = QUERIES_AND_SEEDS

@@ -11,10 +11,11 @@ from model_code.hierarchy.lloyd import Lloyd, MakeLloyd
 from model_code.hierarchy.settings import HierarchySettings
 from model_code.progress import Progress, no_progress
 
-# Largest number of points times clusters of a small problem, which takes tens of milliseconds.
+# A k-means problem is called small if (number of points) x (number of clusters) is at most this. It
+# is solved in some tens of milliseconds, so it can be solved several times.
 MAX_SMALL_RUN = 100_000
-# Number of starts of a small problem. The outcome of a single start with few clusters depends on
-# chance. The best of four has a 0.3 to 0.9 % better objective.
+# How often a small problem is solved, each time from other random centroids. With few clusters, a
+# single result depends on chance. The best of four has a 0.3 to 0.9 % better objective.
 STARTS_OF_SMALL_RUN = 4
 # Difference between the seeds of two starts. It is so large that starts of different levels never
 # have the same seed.
@@ -114,10 +115,10 @@ def initialise(run: Lloyd, seed: int) -> None:
     """Choose distinct, preferably distant points as centroids, and assign every point to one.
 
     k-means++ (Arthur and Vassilvitskii, 2007) draws one point after the other. The probability of a
-    point is proportional to its squared distance to the nearest point drawn before, which is 2 - 2
-    cos for unit vectors. Here each of `INITIALISATION_ROUNDS` rounds draws several points at once,
-    as in k-means|| (Bahmani et al., 2012). All rounds together cost as much as one assignment of
-    the points, and they replace the first assignment.
+    point is proportional to its squared distance to the nearest point drawn before. For unit
+    vectors this is 2 - 2 cos. Here each of `INITIALISATION_ROUNDS` rounds draws several points at
+    once, as in k-means|| (Bahmani et al., 2012). All rounds together cost as much as one assignment
+    of the points, and they replace the first assignment.
 
     Random numbers are drawn on the CPU, so that equal seeds give equal starts on every device.
 

@@ -229,9 +229,14 @@ class IncDsiAdder:
         return starts
 
     def _with_passes(self, starts: Sequence[Start], vectors: Sequence[np.ndarray]) -> list[Start]:
-        """Score all queries of older documents with a vector per start, and keep the scores in it.
+        """Return the starts with a pass each: the scores of all older queries with one vector.
 
-        The queries are the rows of Z, which is read once for all vectors.
+        The queries of older documents are the rows of the matrix Z. It is large, so it is read once
+        for all vectors.
+
+        Args:
+            starts: Starts of the solver, one per new document.
+            vectors: For each start, a vector (H,) near the solution.
         """
         if not vectors:
             return []
@@ -241,11 +246,21 @@ class IncDsiAdder:
     def _guess_all(
         self, documents: Sequence[NewDocument], rivals: Sequence[Rivals], starts: Sequence[Start]
     ) -> list[Guess]:
-        """Guess the vector of each document of a batch, one after the other; see `guess_solution`.
+        """Approximate the vector of each document of a batch, one after the other.
 
-        Each guess is added to the state for a while, so that the next guesses take it into account.
-        The state is restored afterwards. The solver tests documents of the batch one by one in any
-        case, so their rows are left out of the working sets.
+        A guess tells the solver which older documents the new one may push down for their queries.
+        The solver considers these documents first, which saves time; see `guess_solution`.
+
+        A document must also respect the documents before it in the batch, whose vectors are not
+        known yet. So each guess is added to the collection for a while, and removed at the end.
+
+        The guesses name only documents from before the batch. The solver needs no hint about those
+        of the batch: it tests every document that was added after its scores were computed.
+
+        Args:
+            documents: The documents of the batch.
+            rivals: For each of them, the documents that compete with it for its query.
+            starts: For each of them, the older documents to consider first.
         """
         count = len(self.state)
         guesses: list[Guess] = []

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def train(context: StageContext, tables: TrainingTables) -> dict[str, Any]:
-    """Train the lexical encoder; write `encoder/` and `history.json`."""
+    """Train the lexical encoder, write `encoder/` and `history.json`, and return the report."""
     from model_code.lexical.fit import fit_lexical_encoder
 
     return fit_lexical_encoder(context, tables)
@@ -30,7 +30,9 @@ def train(context: StageContext, tables: TrainingTables) -> dict[str, Any]:
 def index(context: StageContext) -> dict[str, Any]:
     """Build the indexes that the main search reads, with the trained encoder.
 
-    If `known_queries.use` is set, known queries count with the weight chosen for `bm25_known`.
+    If `known_queries.use` is set, the words of known queries are indexed with their documents. A
+    known query is one that a document is known to answer. The stage `baselines` has chosen how much
+    its words count beside the words of the text, for the BM25 index `bm25_known`.
     """
     from model_code.corpus.known_queries import CorpusQueries
     from model_code.corpus.tables import load_corpus, passage_texts

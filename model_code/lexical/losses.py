@@ -41,10 +41,20 @@ class TextViews(NamedTuple):
 
 
 def term_pairs(queries: TextViews, documents: TextViews) -> dict[str, tuple[Tensor, Tensor]]:
-    """Return the representations of queries and of documents whose products each term scores.
+    """Return the query vectors and the document vectors that each term of the loss multiplies.
 
-    A text has learned weights and 0/1 tokens. The term "full" multiplies weights with weights,
-    "beta" weights of queries with tokens of documents, and "alpha" tokens with weights.
+    Each text has two vectors over the vocabulary: learned weights E, and T with a 1 at each of its
+    tokens. The loss has three terms, one for each way in which a query q may be searched. The
+    score of a document d is
+
+        "full"     E(q).E(d)    learned weights on both sides
+        "beta"     E(q).T(d)    documents are only tokenised, so indexing needs no encoder
+        "alpha"    T(q).E(d)    queries are only tokenised, so searching needs no encoder
+
+    Each term trains the search of SVDR that has the same name and the same scores.
+
+    Returns:
+        By the name of the term, the matrix of the queries (B, V) and that of the documents (P, V).
     """
     return {
         "full": (queries.weights, documents.weights),
@@ -60,10 +70,11 @@ def semi_parametric_losses(
     relevant: Tensor | None = None,
     allowed: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """Return the loss of each pair by term, not yet multiplied by the term's weight.
+    """Return the three terms of the loss for each pair of a query and its relevant document.
 
-    A loss is the sum of both directions: from the query to documents, and from the document to
-    queries.
+    A term is a contrastive loss in both directions: the query must find its document among
+    documents, and the document its query among queries. The terms are not multiplied by their
+    weights yet.
 
     Args:
         queries: The B queries.

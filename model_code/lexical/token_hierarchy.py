@@ -178,16 +178,18 @@ def token_centroids(nodes: np.ndarray, bags: Sequence[np.ndarray]) -> tuple[np.n
     >>> cells.tolist(), [round(weight, 3) for weight in weights.tolist()]
     ([[0, 1, 1], [5, 5, 7]], [1.0, 0.447, 0.894])
     """
-    # For each token of each passage: the node of the passage, and the token.
+    # One entry for each token of each passage: the node of the passage, and the token.
     node_of_token = np.repeat(nodes.astype(np.int64), [len(bag) for bag in bags])
     tokens = np.concatenate(bags)
 
-    # Number the cells of the matrix row by row, and count the passages in each.
+    # The matrix has a row per node and a column per token. Its cells are numbered row by row, and
+    # the count of a cell is the number of the node's passages that contain the token.
     width = int(tokens.max(initial=0)) + 1
     cell_numbers, counts = np.unique(node_of_token * width + tokens, return_counts=True)
     cells = np.stack(np.divmod(cell_numbers, width))
 
-    # The mean is proportional to the counts, and the scale to unit norm removes the factor.
+    # The mean of a node's n token vectors is the row of counts divided by n. Scaling a row to unit
+    # norm gives the same vector with and without this division, so it is left out.
     norms = np.sqrt(np.bincount(cells[0], counts**2))
     weights = counts / norms[cells[0]]
     return cells, weights.astype(np.float32)

@@ -131,12 +131,13 @@ def sections_of(tokenizer: Any, documents: list[str], max_tokens: int) -> list[l
 
 
 class UnwrittenQuery(NamedTuple):
-    """A query that is still to be written.
+    """A query that the model has still to generate.
 
     Attributes:
         document_id: Id of the document.
         ordinal: Number of the query among the queries of the document, from 0.
-        section: Index of the section that the query is written from, in the list of all sections.
+        section: Index of the section (piece of the document) that the query is generated from, in
+            the list of the sections of all documents.
     """
 
     document_id: str
@@ -218,7 +219,7 @@ class SequenceToSequence:
         return queries
 
     def _write_queries(self, chunk: Mapping[str, str], seed: int) -> list[tuple[str, str]]:
-        """Write the queries of some documents.
+        """Generate the queries of some documents.
 
         Args:
             chunk: Text by document id.
@@ -238,12 +239,16 @@ class SequenceToSequence:
         return queries
 
     def _sections(self, chunk: Mapping[str, str]) -> tuple[list[list[int]], list[UnwrittenQuery]]:
-        """Return all sections of a chunk, and its queries that are still to be written.
+        """Cut documents into sections, and plan from which section each query is generated.
 
-        The queries of a document are spread evenly over its sections.
+        The model reads one section at a time, because its input is limited. The queries of a
+        document are spread evenly over its sections.
 
         Args:
             chunk: Text by document id.
+
+        Returns:
+            The token ids of all sections, and the queries to generate, document by document.
         """
         per_document = self.settings.per_document
         sections_by_document = sections_of(
@@ -263,24 +268,32 @@ class SequenceToSequence:
     def _sample(
         self, batch: Sequence[UnwrittenQuery], sections: list[list[int]], seed: int
     ) -> list[str]:
-        """Write the queries of a batch, and return their texts.
+        """Let the model generate the text of each query of a batch, by random sampling.
+
+        The model reads one section of a document, a piece of limited length, and generates a query
+        that the section may answer. Several queries may be generated from the same section.
 
         Args:
-            batch: The queries to write.
+            batch: The queries to generate. Each names its section.
             sections: Token ids of all sections.
             seed: The project's seed.
+
+        Returns:
+            The text of each query.
         """
-        # The encoder reads each section only once, even if several queries are written from it.
+        # The encoder reads each section only once, even if several queries are generated from it.
         needed = sorted({draft.section for draft in batch})
         section_ids = [sections[section] for section in needed]
         padded = self.tokenizer.pad({"input_ids": section_ids}, return_tensors="pt")
         padded = padded.to(self.model.device)
-        # Hidden states of the encoder, (sections, tokens, hidden).
+        # The sections as the encoder has read them, (sections, tokens, hidden). The decoder
+        # generates a query from the states of one section.
         states = self.model.get_encoder()(
             input_ids=padded["input_ids"], attention_mask=padded["attention_mask"]
         ).last_hidden_state
 
-        # The row of each query's section in `states`.
+        # Each query of the batch is generated from one section. This is the section's row in
+        # `states`. A row repeats if several queries have the same section.
         rows = torch.tensor([needed.index(draft.section) for draft in batch], device=states.device)
         sampler = GumbelTopK(self._noise(batch, seed), self.settings.temperature)
         tokens = self.model.generate(
@@ -294,7 +307,13 @@ class SequenceToSequence:
         return self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
 
     def _noise(self, batch: Sequence[UnwrittenQuery], seed: int) -> torch.Tensor:
-        """Return Gumbel(0, 1) noise, float64 (queries, steps, top_k), by the seed of each query."""
+        """Return the random numbers by which the tokens of each query are sampled.
+
+        Each query has a separate seed, so its text does not depend on the other queries of a batch.
+
+        Returns:
+            Gumbel(0, 1) noise, float64 (queries, steps, top_k).
+        """
         vocabulary = len(self.model.get_output_embeddings().weight)
         shape = (self.settings.max_query_tokens, min(self.settings.top_k, vocabulary))
         draws = []

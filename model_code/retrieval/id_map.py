@@ -289,6 +289,10 @@ class IdMap:
     def group_rows(self, document_ids: Sequence[str]) -> RowGroups:
         """Return the rows of different documents, grouped by document.
 
+        In the example, row 1 belongs to "b", and rows 0 and 2 belong to "a". `rows` therefore has
+        two groups, which start at its positions 0 and 1. `group_index` tells that group 0 belongs
+        to the first requested document, and group 1 to the second.
+
         Raises:
             FreshetError: If a document has no row.
 

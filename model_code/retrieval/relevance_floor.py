@@ -1,18 +1,21 @@
 """The relevance floor: the fit below which a hit is probably no answer to its query.
 
-A dense retriever ranks documents for every query, even if no document answers it. So the floor is
-learned from queries that the collection hardly answers: everyday questions about many subjects. The
-floor is a high quantile of the fits of their best hits. A hit with a smaller fit is probably no
-answer either.
+A fit is a number that tells how well a document matches a query, and that can be compared between
+queries. A dense retriever ranks documents for every query, even if no document answers it. So a
+search needs a smallest fit of an answer, which is called the floor. It is learned in two steps:
 
-These questions mislead if the collection is about everyday subjects, or shares no word with them.
-So random queries limit the floor. A random query joins words of random documents and means nothing.
-The floor is at least half of, and at most, the median fit of the best hits of random queries.
+1. Everyday questions about many subjects are searched, such as "how long to boil an egg". Most
+   collections do not answer them, so their hits show how large the fit of a wrong answer can be.
+   The floor is a high quantile of the fits of their best hits.
+2. This misleads if the collection is about everyday subjects, or shares no word with the questions.
+   So random queries are searched as well, which join words of random documents and mean nothing.
+   Let r be the median fit of their best hits. If the floor is above r, it is lowered to r. If it
+   is below r / 2, it is raised to r / 2.
 
-The scores of a fusion do not show how well a hit fits, because they are normalised per query. For
-example, the best document of a component that matches words always has the score 1. So each
-component has its own threshold. A hit is below the floor if it is below the threshold of every
-component.
+A fusion adds up scores of several components, such as BM25 and a dense retriever. Its scores are
+not fits, because they are normalised per query: the best document by BM25 always has the score 1.
+So a floor is learned for each component, from the component's own fits. A hit is below the floor of
+a fusion if it is below the floors of all components.
 """
 
 from __future__ import annotations
@@ -30,12 +33,13 @@ from model_code.text.words import split_search_words
 RANDOM_QUERIES = 16
 MIN_QUERY_WORDS = 3
 MAX_QUERY_WORDS = 10
-# Number of hits among which the best fit of a query is looked for.
+# Number of first hits of a query that are considered. The largest of their fits is used.
 HITS_PER_QUERY = 10
-# Quantiles of the best fits of everyday queries and of random queries.
+# The floor is this quantile of the best fits of everyday queries. Its upper limit is the other
+# quantile, of the best fits of random queries.
 EVERYDAY_QUANTILE = 0.85
 RANDOM_QUANTILE = 0.5
-# Lower limit of the floor, as a share of the quantile of random queries.
+# Lower limit of the floor, as a share of its upper limit.
 MIN_SHARE_OF_RANDOM = 0.5
 MIN_DOCUMENTS = 20
 """Smallest number of documents for which a floor is learned.
@@ -100,7 +104,8 @@ class RelevanceFloor:
         quantile of these fits.
 
         A corpus may answer everyday queries, or share no word with them. Then their fits say
-        little. So the fits of queries of random corpus words limit the floor from both sides.
+        little. So the floor is kept between two limits, which are learned from queries of random
+        corpus words: the median of the best fits of these queries, and half of it.
 
         Args:
             retriever: The retriever.

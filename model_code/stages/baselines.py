@@ -255,7 +255,17 @@ def _relevant_documents(*splits: Judgements) -> set[str]:
 
 
 def _build_zero_shot(context: StageContext, folder: Path) -> Folders:
-    """Write the base encoder and a copy of its index below `folder`."""
+    """Build the baseline `zero_shot`: write the base encoder and a copy of its index.
+
+    The base encoder is the pretrained model before any training.
+
+    Args:
+        context: Context of the stage.
+        folder: The folder to write below.
+
+    Returns:
+        The folders of the encoder and of the index that were written.
+    """
     from model_code.encoding.encoder import save_base_encoder
     from model_code.files import add_to_manifest
     from model_code.retrieval.kinds import PRECISION
@@ -270,12 +280,19 @@ def _build_zero_shot(context: StageContext, folder: Path) -> Folders:
 
 
 def _build_headlines(context: StageContext, zero_shot: Folders, folder: Path) -> Folders:
-    """Encode the headline of every document with the base encoder, and index it below `folder`.
+    """Build the search of headlines below `folder`, a component of the baseline `untrained`.
+
+    The headline of a document is its title with its first sentence. Headlines are encoded by the
+    base encoder, which is not trained.
 
     Args:
         context: Context of the stage.
-        zero_shot: Encoder and index folder of the base encoder's passages.
+        zero_shot: Folders of the baseline `zero_shot`. Its encoder also encodes the headlines, and
+            its index has the settings that the index of headlines gets.
         folder: The folder to write below.
+
+    Returns:
+        The folders of the encoder and of the index that were written.
     """
     from model_code.corpus.tables import headlines_of, load_corpus
     from model_code.distributed.encoding import encode_resumably

@@ -40,12 +40,12 @@ MAX_LOSS = 0.01
 
 @dataclass(frozen=True)
 class KnownWordsChoice:
-    """The chosen weights of the words of known queries, and what they were compared with.
+    """How the words of known queries count in a word search, chosen from several variants.
 
-    A variant is a set of such weights.
+    A variant sets the weight of such a word, and whether it counts towards the document's length.
 
     Attributes:
-        words: The chosen weights of the words of known queries.
+        words: The chosen variant.
         dev: Mean metric of each variant on the dev queries, in the order of `variants`. Empty if
             nothing was measured.
         variants: The variants that were compared.
@@ -59,7 +59,10 @@ class KnownWordsChoice:
 
     @property
     def report(self) -> dict[str, Any]:
-        """The choice as values for a report, with the mean dev metric of each variant."""
+        """The chosen way in which the words of known queries count, as values for a report.
+
+        The compared variants are listed, each with its mean metric on the dev queries.
+        """
         measured = []
         for variant, value in zip(self.variants, self.dev, strict=False):
             measured.append(
@@ -77,6 +80,9 @@ def known_word_variants(
     weight: float | None, in_length: bool | None, limits: KnownQueryLimits
 ) -> list[KnownWords]:
     """Return the variants to choose from, the default one first.
+
+    A variant tells how the words of known queries count in BM25: their weight, and whether they
+    count towards the length of a document.
 
     Args:
         weight: Weight in the settings. None: several weights are tried.
@@ -110,7 +116,9 @@ def known_word_variants(
 def choose_known_words(
     evaluation_set: EvaluationSet, variants: Sequence[KnownWords], retriever: Bm25Retriever
 ) -> KnownWordsChoice:
-    """Choose the variant with the best mean metric on the judged dev queries.
+    """Choose how words of known queries count: by the variant with the best mean dev metric.
+
+    The metric is measured on the judged dev queries.
 
     No dev query is itself a known query. About half of the dev queries ask for documents without
     known queries. A variant is excluded if these queries lose more than `MAX_LOSS` compared with

@@ -110,8 +110,8 @@ def _train(context: StageContext) -> dict[str, Any]:
 def _count_judged_training_queries(context: StageContext) -> int:
     """Return the number of training queries that people judged.
 
-    Only two columns of one table are read, without pandas, so that a retriever that is not trained
-    takes no time.
+    With too few of them, the stage ends without training. It should then end at once. So this
+    function reads only two columns of one table, and does not import pandas, which is slow.
     """
     import pyarrow.parquet as pq
 

@@ -131,12 +131,23 @@ def write_training_report(
 
 
 def reusable_vectors(context: StageContext, encoder: Encoder, corpus: Corpus) -> np.ndarray | None:
-    """Return the passage vectors of the base encoder's index if the trainer can use them.
+    """Return the passage vectors of the base index, if they are those of this encoder and corpus.
 
-    With these vectors, the first evaluation does not have to encode the passages. None is returned
-    if the index belongs to another encoder, or if the corpus has other texts. The texts differ if
-    lines that are queries were removed from `corpus`. Vectors of the whole texts contain these
-    queries, and would give a start score that no training can reach.
+    The base index was built before the training, from the whole texts. Its vectors save encoding
+    all passages for the evaluation of the encoder before the first step.
+
+    Some corpora take queries from their own documents, such as the first line of a docstring. The
+    training then uses a copy of the texts without these lines. With the vectors of the whole texts,
+    such a query would find its own line, and the score before training would be far too good. So
+    the vectors are only used if the texts are the same.
+
+    Args:
+        context: Context of the stage.
+        encoder: Encoder at the start of the training.
+        corpus: Corpus that the training uses.
+
+    Returns:
+        Vectors (N, H) of all passages. None if the index belongs to another encoder or other texts.
     """
     index = DenseIndex.load(context.inputs["base_index"], check=False)
     passages = load_corpus(context.inputs["corpus"]).passages[["document_id", "text"]]

@@ -45,9 +45,10 @@ class NegativeSampler(ABC):
     ) -> list[list[int]]:
         """Draw different extra passages for each pair, each candidate with equal probability.
 
-        No drawn passage is the relevant passage of a pair of the batch, is known to answer the
-        pair's query, or contains a string that answers it. A pair with too few candidates gets
-        fewer passages. Equal arguments give equal results until the next `recluster`.
+        A passage is not drawn if it is the relevant passage of some pair of the batch. Nor is it
+        drawn if it is known to answer the pair's query, or contains a string that answers it. A
+        pair with too few candidates gets fewer passages. Equal arguments give equal results until
+        the next `recluster`.
 
         Args:
             pairs: Numbers of training pairs, (B,).
@@ -171,10 +172,12 @@ class SiblingNegatives(NegativeSampler):
 class Bm25Negatives(NegativeSampler):
     """Passages in the first `negatives_depth` ranks of BM25, over the texts that the encoder reads.
 
-    BM25 has its default settings here. With the settings of the group `bm25`, a change to the word
-    search would train encoders again. A query is ranked when negatives are first drawn for it. So a
-    short training on large data ranks only the queries that it uses. Passages that share no term
-    with the query are not drawn.
+    BM25 always has its default settings here. The settings group `bm25` configures the word search
+    of users. If this class read it, the training would depend on it, and each change to the word
+    search would make a build train encoders again.
+
+    A query is ranked when negatives are first drawn for it. So a short training on large data ranks
+    only the queries that it uses. Passages that share no term with the query are not drawn.
     """
 
     def _draw_one(self, pair: int, banned: set[int], rng: np.random.Generator) -> list[int]:

@@ -87,10 +87,11 @@ def _set_judgement_hash(lock: dict[str, Any], project: Project) -> None:
 def read_lock(project: Project) -> dict[str, Any] | None:
     """Return the content of `corpus.lock.json`, or None before the first ingest.
 
-    The file has the hash of the corpus's source. Builds read the source only with this content.
+    `freshet ingest` writes this file with a hash of the corpus's source, such as a folder of files.
+    A build refuses a source whose hash differs, so no change of the source is used unnoticed.
 
     Raises:
-        FreshetError: If the file is cut off or has another content.
+        FreshetError: If the file is cut off, or lacks the name or the hash of the source.
     """
     if not project.corpus_lock.exists():
         return None

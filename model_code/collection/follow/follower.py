@@ -52,7 +52,8 @@ from model_code.files import (
 )
 from model_code.project import FOLLOWING, PARAMS, Project, file_lock
 
-# Remedy in the messages about damaged files. The next update fetches the folder again.
+# Last part of the error message about a damaged file, such as "FILE was changed; it is fetched
+# again by itself". The user has nothing to do: the next update downloads the folder of the file.
 FETCH_AGAIN = "it is fetched again by itself"
 
 # Names that a follower may have.

@@ -84,17 +84,19 @@ def documents_solved_with(
     texts: Collection[str] = (),
     hashes: Collection[str] = (),
 ) -> list[str]:
-    """Return the ids of the documents whose solved vectors depend on given known queries.
+    """Return the documents whose vectors IncDSI computed with the help of given queries.
 
-    A solved vector depends on the queries of its document, and on known queries of older documents
-    that were constraints.
+    Such a vector must not be used any more if one of the queries is erased, or is a test query.
+    IncDSI computes the vector of a new document from two kinds of queries:
+
+    - queries of the new document, which should find it;
+    - constraints: queries of older documents, for which the new one must not rank higher.
 
     Args:
         generation: The generation.
-        document_ids: Ids of older documents. Vectors that depend on any of their known queries are
-            found.
-        texts: Texts of known queries. Case and punctuation do not matter.
-        hashes: Hashes of further known queries; see `query_hash`.
+        document_ids: Ids of older documents. All queries of these documents are meant.
+        texts: Texts of further queries. Case and punctuation do not matter.
+        hashes: Hashes of further queries whose texts are not known here; see `query_hash`.
 
     Returns:
         Document ids, ascending.

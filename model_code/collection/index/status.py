@@ -56,7 +56,9 @@ TIME_COLUMNS = ("recorded", "received", "asked", "ended")
 
 
 def live_status(project: Project, retriever: str) -> dict[str, Any]:
-    """Return the freshness of a retriever as plain values.
+    """Return how up to date the current generation of a retriever is, as plain values.
+
+    A generation is a snapshot of the index, which searches read.
 
     Args:
         project: The project.
@@ -67,11 +69,15 @@ def live_status(project: Project, retriever: str) -> dict[str, Any]:
 
         - "retriever": name of the retriever
         - "generation": number of the current generation
-        - "watermark": id of the last ledger event that the generation contains
-        - "newest": result of `probe_newest_document`, or None
-        - "refined": `SolvedSummary` as a dict, or None if IncDSI solved no vector
-        - "ledger": numbers of events by state, lag, and the last tasks, drift report and refused
-          rows; None if there is no ledger
+        - "watermark": id of the last ledger event (recorded change) that the generation contains
+        - "newest": how a search found one of the newest documents, as `probe_newest_document`
+          returns it; None if none was searched for
+        - "refined": `SolvedSummary` as a dict; None if no document has a vector that IncDSI solved
+          for its queries
+        - "ledger": a dict; None if there is no ledger. It has the number of events in each state,
+          and the number and age of the events that are not searchable yet. It also has the last
+          tasks, the last refused rows, the last drift report, and the last one that asked for a
+          training
 
     Raises:
         FreshetError: If the generation was made from another ledger, or its ledger is missing.

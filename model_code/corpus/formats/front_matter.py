@@ -79,8 +79,8 @@ def split_front_matter(source: str) -> FrontMatter:
 def _split_json(source: str) -> FrontMatter:
     """Split a source that begins with a JSON object, as Hugo writes it.
 
-    An object is front matter only if it has a title or a date, nothing follows it on its last line,
-    and a text follows it. Any other object is text.
+    An object is front matter only if it has a title or a date. Nothing may follow it on its last
+    line, and a text must follow after this line. Any other object is text.
     """
     no_front_matter = FrontMatter({}, source)
     match = _JSON_BLOCK.match(source)
@@ -102,19 +102,28 @@ def _split_json(source: str) -> FrontMatter:
 
 
 def _parse(block: str, language: str) -> tuple[dict[str, Any], list[Remark]] | None:
-    """Return the values of a block with remarks; None if the block is text between two rules.
+    """Read the values in a block that may be the front matter of a Markdown file.
 
-    Rules are lines such as `---`, which Markdown also shows as horizontal lines in a text.
+    Front matter is enclosed in two lines `---` or `+++`. However, such lines may also enclose plain
+    text, because Markdown shows `---` as a horizontal line.
+
+    Args:
+        block: The text between the two lines.
+        language: "YAML" if the lines are `---`, "TOML" if they are `+++`.
+
+    Returns:
+        The values by key, and remarks about errors in the block. None if the block is plain text.
     """
     if not block.strip():
         return {}, []
     value = _parse_yaml(block) if language == "YAML" else _parse_toml(block)
     if language == "YAML" and not isinstance(value, Mapping):
-        # Tools that know both languages leave TOML between the marks of YAML.
+        # Some tools write TOML between lines `---`, which should enclose YAML.
         value = _parse_toml(block) or value
 
     if isinstance(value, Mapping):
-        # Sentences with a colon between two rules, as slides have them, are YAML by chance.
+        # Slides separate their pages by lines `---`. A sentence with a colon on such a page, such
+        # as "Next steps: test", happens to be a key and a value in YAML.
         has_sentence = any(" " in str(key).strip() for key in value)
         if block.startswith("\n") and has_sentence:
             return None
@@ -132,7 +141,7 @@ def _parse(block: str, language: str) -> tuple[dict[str, Any], list[Remark]] | N
 
 
 def _parse_yaml(block: str) -> Any:
-    """Return the value of a YAML block; None if it is not valid."""
+    """Return the value of a block in YAML; None if the block is not valid YAML."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import YAMLError
 
@@ -144,7 +153,7 @@ def _parse_yaml(block: str) -> Any:
 
 
 def _parse_toml(block: str) -> Any:
-    """Return the values of a TOML block; None if it is not valid."""
+    """Return the values of a block in TOML; None if the block is not valid TOML."""
     try:
         return tomllib.loads(block)
     except (tomllib.TOMLDecodeError, RecursionError):
@@ -152,6 +161,7 @@ def _parse_toml(block: str) -> Any:
 
 
 def _has_only_comments(block: str) -> bool:
+    """Return whether each line of a block is empty or a comment, which begins with `#`."""
     lines = [line for line in block.splitlines() if line.strip()]
     return all(line.lstrip().startswith("#") for line in lines)
 

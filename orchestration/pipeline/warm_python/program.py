@@ -1,6 +1,8 @@
-"""Start and stop the server of a build, and name the program that hands commands to it.
+"""Start and stop a warm Python: a server that runs the Python commands of a build faster.
 
-The server is a Python that has imported slow libraries, and forks a process for each command.
+The server is a Python process that has already imported slow libraries, such as torch. For each
+command of the build it forks a process, which need not import them again. Commands reach the server
+through a program named `python`, which this module also writes.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ class WarmPython:
     The server ends with this process, also if it is killed.
 
     Attributes:
-        program: Path of the program. It takes `-m MODULE`, and leaves everything else to Python.
+        program: Path of the program `python`. Commands of the form `-m MODULE` run in the server.
+            All others run in a new Python.
     """
 
     def __init__(self) -> None:
