@@ -326,7 +326,8 @@ class IncDsiAdder:
 def guess_solution(objective: AdditionObjective, start: Start) -> Guess:
     """Approximate the vector of a new document by one round of the solver.
 
-    The solver reads all queries Z of older documents in passes. A guess makes no new pass.
+    The solver scores the queries of all older documents in passes, which take most of its time. A
+    guess makes no new pass.
 
     Args:
         objective: Objective of the document.
@@ -342,11 +343,13 @@ def guess_solution(objective: AdditionObjective, start: Start) -> Guess:
         vector, _ = minimize_problem(objective.problem(members))
         return Guess(members, vector, needs_pass=False)
 
+    # Find older documents that lose their query to the vector of the pass.
     others = difference(objective.suspects(scan, scan.vector), members)
     violated = objective.violated(others, scan.vector)
     if not len(violated):
         return Guess(members, scan.vector, needs_pass=False)
 
+    # Add the worst of these constraints to the problem, and minimise again.
     worst = violated[: max(MEMBERS_PER_ROUND, len(members))]
     members = sorted_union(members, worst)
     vector, _ = minimize_problem(objective.problem(members), scan.vector)

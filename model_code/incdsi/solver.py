@@ -410,15 +410,17 @@ class Start:
 
 
 def solve(objective: AdditionObjective, start: Start) -> Solution:
-    """Compute the vector that minimises the objective of a new document.
+    """Compute the vector of a new document: the one that minimises the objective.
 
-    The module describes the method. The start affects only the time: a first working set that holds
-    many of the violated rows saves rounds.
+    The objective has a constraint for each older document, which should keep its query. Only few of
+    them matter. So the minimum is first computed with the constraints of few documents, called the
+    members. As long as the result violates the constraints of other documents, these become members
+    and the minimum is computed again.
 
     Args:
         objective: Objective of the new document.
-        start: Constraints to consider first, and scores from which others are tested, if there are
-            any.
+        start: The first members, and scores from which the constraints of other documents are
+            tested, if there are any. The start affects only the time.
     """
     members = start.members
     scan = start.scan
@@ -427,6 +429,9 @@ def solve(objective: AdditionObjective, start: Start) -> Solution:
     while True:
         problem = objective.problem(members)
         vector, multipliers = minimize_problem(problem, vector)
+
+        # Suspects are the documents that might lose their query to this vector. If there are many,
+        # the scores in `scan` belong to a vector that is too different. They are computed again.
         suspects = None if scan is None else objective.suspects(scan, vector)
         if suspects is None or too_many_suspects(suspects, objective):
             scan = objective.state.queries.scan(vector[None])[0]
@@ -436,9 +441,12 @@ def solve(objective: AdditionObjective, start: Start) -> Solution:
         others = difference(suspects, members)
         violated = objective.violated(others, vector)
         if not len(violated):
+            # All other constraints are met, so this is also the minimum with all constraints.
             vector = _canonical_vector(objective, problem, members, vector, multipliers)
             return Solution(vector, members, passes, sorted_union(members, others))
-        members = sorted_union(members, violated[: max(MEMBERS_PER_ROUND, len(members))])
+
+        worst = violated[: max(MEMBERS_PER_ROUND, len(members))]
+        members = sorted_union(members, worst)
 
 
 def minimize_problem(
@@ -578,14 +586,16 @@ def _canonical_vector(
 ) -> np.ndarray:
     """Compute the minimiser again, so that its last bits do not depend on the solver's path.
 
-    The minimiser depends only on the hinges with positive multipliers, which are called active.
-    Therefore it is computed from the active hinges alone, in the order of their rows. If this
-    result is less accurate than `vector`, `vector` is returned.
+    The solver adds constraints in an order that depends on its start, which changes the rounding.
+    But the minimiser depends only on the hinges with positive multipliers, which are called active.
+    So it is computed from the active hinges alone, in the order of their rows. If this result is
+    less accurate than `vector`, `vector` is returned.
 
     Args:
         objective: Objective of the new document.
-        problem: Problem of the last working set.
-        members: Rows (m - 1,) of the last working set.
+        problem: Problem of the last round. Its m hinges are that of the new document, and those of
+            the m - 1 members.
+        members: Rows (m - 1,) of the older documents whose constraints were considered.
         vector: Minimiser (H,) that the solver found.
         multipliers: Multipliers (m,) of the minimiser.
 
@@ -600,8 +610,9 @@ def _canonical_vector(
         is_minimiser = np.array_equal(problem.excesses(goal) > 0, active)
         return goal if is_minimiser else vector
 
-    active_problem = objective.problem(members[active[1:]])
-    # Hinge 0, that of the new document, is part of `active_problem` in any case.
+    active_members = members[active[1:]]
+    active_problem = objective.problem(active_members)
+    # Hinge 0 is that of the new document. Every problem contains it, whether it is active or not.
     active[0] = True
     active_multipliers = np.zeros_like(multipliers)
     active_multipliers[active] = _solve_all_charged(active_problem)

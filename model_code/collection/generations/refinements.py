@@ -37,9 +37,10 @@ def solved_documents(generation: Generation) -> list[SolvedDocument]:
 
 
 def refinement_statuses(generation: Generation) -> dict[str, str]:
-    """Return the name of the `Status` of each live document with a record, by document id.
+    """Return the outcome of IncDSI for each live document that it treated, by document id.
 
-    The status tells whether the vector meets all constraints.
+    The outcome is the name of a `Status`. It tells whether the vector meets all constraints: its
+    queries find the document, and older documents keep their queries.
 
     Raises:
         Damaged: If a file of records is damaged.

@@ -527,14 +527,14 @@ class Postings:
 def _weight_matrix(
     batch: QueryBatch, slots: np.ndarray, selected: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the weights of selected tokens of a batch as a matrix of queries and slots.
+    """Return the weights of selected tokens of a batch as a matrix of queries and tokens.
 
-    A slot is the position of a token's postings in the index. Queries of a batch may share tokens,
-    which then share a column. The tokens of a single query are distinct already.
+    The matrix has a row per query and a column per different token. Queries of a batch may share
+    tokens, which then share a column. The tokens of a single query are distinct already.
 
     Args:
         batch: Queries with t tokens.
-        slots: Slot of each token, (t,).
+        slots: Position of each token among the block's tokens, its slot, (t,).
         selected: Positions of the selected tokens, (n,).
 
     Returns:
