@@ -170,8 +170,8 @@ def forget(
 ) -> None:
     """Forget a query that documents are known to answer.
 
-    Use it for personal data. The query finds nothing any more, feedback on it is deleted, and its
-    text is removed from documents, indexes and the ledger.
+    Use it for personal data. The query no longer helps to find any document, feedback on it is
+    deleted, and its text is removed from documents, indexes and the ledger.
 
     Example: freshet forget --query "who is Jane Doe"
     """

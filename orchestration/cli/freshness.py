@@ -153,7 +153,7 @@ def drift(
         typer.Option("--html", metavar="FILE", help="Also write the report as a page to FILE."),
     ] = None,
 ) -> None:
-    """Compare new documents with old ones, and decide whether a retrain is due.
+    """Compare new documents with old ones, and decide what is due: nothing, a retune or a retrain.
 
     Use it to ask whether adding documents is still enough. The sensor of freshet ui does the same
     after additions.
