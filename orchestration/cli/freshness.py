@@ -153,10 +153,10 @@ def drift(
         typer.Option("--html", metavar="FILE", help="Also write the report as a page to FILE."),
     ] = None,
 ) -> None:
-    """Compare new documents with old ones, and decide what is due: nothing, a retune or a retrain.
+    """Compare new documents with old ones, and decide if adding documents is still enough.
 
-    Use it to ask whether adding documents is still enough. The sensor of freshet ui does the same
-    after additions.
+    If it is not, the report says which step is due: a retune, a pilot or a retrain. The sensor of
+    freshet ui does the same after additions.
 
     Example: freshet tools drift --explain
     """
