@@ -19,6 +19,7 @@ import httpx
 import psutil
 import pytest
 
+from orchestration.sensors import NOTHING_DUE
 from tests.end_to_end.tiny_project import environment
 from tests.postgresql import free_ports
 
@@ -214,7 +215,7 @@ def test_a_retriever_is_materialized_from_its_page(page):
 def test_sensor_says_why_it_skipped(page):
     page.goto(f"{DAGSTER_PAGE}/locations/freshet/sensors/freshness")
     page.get_by_text("0 runs requested").first.hover()
-    page.get_by_text("nothing arrived, and no drift check, pilot or retrain is due").wait_for()
+    page.get_by_text(NOTHING_DUE).wait_for()
 
 
 def test_comparison_page_has_table_and_picture(page):
