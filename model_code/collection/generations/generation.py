@@ -36,7 +36,7 @@ from model_code.text.known_queries import KnownQuery
 from model_code.text.passages import TextRules
 
 # Version of the format of a generation's folder.
-FORMAT = 7
+FORMAT = 8
 # Name of the file in it that lists the removed documents of each segment.
 REMOVED = "removed.json"
 REPAIR = "mend it: freshet repair"

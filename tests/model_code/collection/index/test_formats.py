@@ -64,11 +64,11 @@ def test_generation_of_another_format_is_refused(project: Project, number: int) 
     assert hash_path(project.live / "hce") == before
 
 
-def test_manifest_keys_are_those_of_format_7(project: Project) -> None:
+def test_manifest_keys_are_those_of_format_8(project: Project) -> None:
     """A change of the keys needs a new number: another version could not read the manifest."""
     manifest = LiveIndex(project).generation.manifest
 
-    assert FORMAT == 7
+    assert FORMAT == 8
     assert set(manifest) == {
         "base",
         "build",
