@@ -190,10 +190,12 @@ def canary_metadata(canary: dict[str, Any] | None) -> dict[str, Any]:
     if canary is None:
         return {}
     rank = canary["rank"]
+    if rank is None:
+        rank = 0
     return {
         "newest": canary["document"],
         "newest_lag": canary["lag"],
-        "newest_rank": 0 if rank is None else rank,
+        "newest_rank": rank,
     }
 
 

@@ -155,8 +155,11 @@ def result_table(result: Mapping[str, Mapping[str, Any]]) -> str:
     for system in systems:
         cells = []
         for measured in result.values():
-            metrics = measured.get(system)
-            cells.append("" if metrics is None else _short(metrics["test"][METRIC]))
+            # A system that was not measured on this corpus has an empty cell.
+            cell = ""
+            if system in measured:
+                cell = _short(measured[system]["test"][METRIC])
+            cells.append(cell)
         lines.append(f"| {system} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

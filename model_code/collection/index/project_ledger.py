@@ -149,7 +149,8 @@ def read_feedback(project: Project) -> list[Feedback]:
     ledger = open_ledger_if_exists(project)
     if ledger is None:
         return []
-    return ledger.feedback()
+    with ledger:
+        return ledger.feedback()
 
 
 def backlog_of(ledger: Ledger, generation: Generation) -> Backlog | None:

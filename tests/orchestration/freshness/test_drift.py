@@ -270,6 +270,13 @@ def test_trained_events_leave_the_window(tmp_path, last_trained, batches):
         assert batches_to_measure(ledger, 2, 30, last_trained) == batches
 
 
+def test_window_of_no_reports_has_the_newest_batch_alone(tmp_path):
+    with open_ledger(live_example.make_project(tmp_path), "hce") as ledger:
+        record_report(ledger, EventRange(1, 24))
+
+        assert batches_to_measure(ledger, 0, 30) == [EventRange(25, 30)]
+
+
 def test_window_pools_last_batches(project):
     add(project, documents(SEA, 24, "one", 5))
     check_drift(project)

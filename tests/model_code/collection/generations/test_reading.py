@@ -224,6 +224,14 @@ def test_folder_lock_of_other_process_ends_with_it(tmp_path: Path) -> None:
     assert is_unused(tmp_path)
 
 
+def test_error_inside_the_block_is_not_taken_for_a_lock(tmp_path: Path) -> None:
+    with (
+        pytest.raises(BlockingIOError, match="of the caller"),
+        exclusive_lock_if_unused(tmp_path),
+    ):
+        raise BlockingIOError("of the caller")
+
+
 def test_folder_that_is_being_deleted_cannot_be_opened(tmp_path: Path) -> None:
     with exclusive_lock_if_unused(tmp_path) as unused:
         assert unused
