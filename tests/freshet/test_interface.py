@@ -542,13 +542,15 @@ def test_head_is_answered_like_get_without_body(url):
 
 
 def test_closed_connection_is_opened_again(url):
+    # Results are compared by their ids: the service may still publish what earlier tests recorded,
+    # and each hit states its generation.
     with Client(url) as client:
-        first = client.search("split", 1)
+        first = ids_of(client.search("split", 1).hits)
         client._thread_state.connection.sock.close()
         client._thread_state.connection.sock = None
-        assert client.search("split", 1) == first
+        assert ids_of(client.search("split", 1).hits) == first
         kept = client._thread_state.connection.sock
-        assert client.search("split", 1) == first
+        assert ids_of(client.search("split", 1).hits) == first
         assert client._thread_state.connection.sock is kept
 
 
