@@ -50,6 +50,8 @@ class Arrival:
         old_queries: Ids of the queries that are evaluated for old documents.
         new_queries: Ids of the queries that are evaluated for new documents.
         qrels: Relevant document numbers of each query id.
+        in_place: Whether the new documents are in the collection from the start, and only their
+            queries arrive, as with thumbs up.
     """
 
     old: np.ndarray
@@ -59,6 +61,7 @@ class Arrival:
     old_queries: Sequence[str]
     new_queries: Sequence[str]
     qrels: Mapping[str, set[int]]
+    in_place: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,11 +91,14 @@ class IndexingMethod:
         words: Whose known queries count as words of their documents: "none", those of "arrivals"
             (new documents), or "all".
         incdsi: Settings of IncDSI. None: vectors are plain encodings.
+        nearest: A document also scores by the vector of its nearest known query, with this
+            penalty. None: only by its own vector.
     """
 
     name: str
     words: str = "none"
     incdsi: IncDsi | None = None
+    nearest: float | None = None
 
 
 def make_arrivals(collection: Collection, options: Mapping[str, Any], seed: int) -> dict[str, Any]:
@@ -217,7 +223,8 @@ class Experiment:
         old_count: Number of old documents.
         vectors: Encodings of the documents, (n, H).
         text_counts: Term counts of the documents' texts, (n, terms).
-        normalizer: Distribution of the dense scores of old documents.
+        normalizer: Distribution of the dense scores of the documents that are there at the start.
+        present_count: Number of documents that are there at the start.
     """
 
     def __init__(
@@ -245,7 +252,8 @@ class Experiment:
         self.vectors = collection.documents.vectors[self.rows]
         self.tokens = collection.documents.tokens[self.rows]
         self.text_counts = collection.text_counts[self.rows]
-        self.normalizer = Normalizer.fit(self.vectors[: self.old_count])
+        self.present_count = len(self.rows) if arrival.in_place else self.old_count
+        self.normalizer = Normalizer.fit(self.vectors[: self.present_count])
 
     def known_queries(self, which: str) -> list[tuple[int, int]]:
         """Return the known queries that count as words.
@@ -286,6 +294,13 @@ class Experiment:
         answers = sparse.csr_matrix((np.ones(len(pairs)), (positions, queries)), shape)
         return (answers @ self.collection.query_counts).tocsr()
 
+    def known_vectors(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the vectors (m, H) of all known queries, and the row (m,) of each document."""
+        pairs = self.known_queries("all")
+        positions = np.array([position for position, _ in pairs])
+        queries = np.array([query for _, query in pairs])
+        return self.collection.queries.vectors[queries], positions
+
     def query_rows(self, queries: Sequence[str]) -> list[int]:
         """Return the row numbers of queries."""
         return [self.collection.query_rows[query] for query in queries]
@@ -311,7 +326,10 @@ class Experiment:
         if method.incdsi is not None:
             vectors, facts = self.refine(method, bm25, weights)
 
-        search = FusionSearch(vectors, self.tokens, bm25, self.normalizer)
+        alternatives = None
+        if method.nearest is not None:
+            alternatives = (*self.known_vectors(), method.nearest)
+        search = FusionSearch(vectors, self.tokens, bm25, self.normalizer, alternatives)
         old_scores = self._evaluate_queries(search, self.arrival.old_queries, weights)
         new_scores = self._evaluate_queries(search, self.arrival.new_queries, weights)
         return old_scores, new_scores, facts
@@ -482,7 +500,7 @@ class FusedSolver:
         self.vectors = experiment.vectors.copy()
         # Whether each document (n,) is in the collection already.
         self.present = np.zeros(len(self.vectors), bool)
-        self.present[: experiment.old_count] = True
+        self.present[: experiment.present_count] = True
         self.constraints = Constraints(experiment)
         self.query_vectors = experiment.collection.queries.vectors
         self.query_counts = experiment.collection.query_counts
@@ -532,7 +550,7 @@ class FusedSolver:
         Only queries that find their document among the first ten become constraints.
         """
         pairs = self.experiment.old_known_queries()
-        old = slice(0, self.experiment.old_count)
+        old = slice(0, self.experiment.present_count)
         for start in range(0, len(pairs), chunk):
             part = pairs[start : start + chunk]
             # Document and query of each pair, (p,). The matrices below have the shape (p, n).

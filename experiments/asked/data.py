@@ -79,6 +79,11 @@ class Encoded:
     vectors: np.ndarray
     tokens: TokenSigns
 
+    def select(self, rows: Sequence[int]) -> Encoded:
+        """Return the encodings in the given rows, in this order."""
+        chosen = np.array(rows, np.int64)
+        return Encoded(self.vectors[chosen], self.tokens[chosen])
+
     @classmethod
     def load_or_encode(
         cls, texts: Sequence[str], encoder: EncoderSource, cache: Path, passages: bool
@@ -103,6 +108,55 @@ class Encoded:
         tokens.save(cache)
         np.save(vectors_file, vectors)
         return cls(vectors, tokens)
+
+
+def reduce_to_articles(
+    dataset: Dataset, documents: Encoded, queries: Encoded, size: int
+) -> tuple[Dataset, Encoded, Encoded]:
+    """Reduce a collection to whole articles, the documents of which have the same first line.
+
+    Documents of one article are similar, so queries of the reduced collection stay difficult.
+
+    Args:
+        dataset: The collection.
+        documents: Encodings of the documents.
+        queries: Encodings of the queries.
+        size: Number of documents, which may be exceeded by a part of one article.
+
+    Returns:
+        The reduced collection, and the encodings of its documents and queries. Queries with
+        relevant documents outside are left out.
+    """
+    articles: dict[str, list[int]] = defaultdict(list)
+    for number, text in enumerate(dataset.texts):
+        articles[text.partition("\n")[0]].append(number)
+
+    chosen: list[int] = []
+    for title in np.random.default_rng(0).permutation(sorted(articles)):
+        if len(chosen) >= size:
+            break
+        chosen.extend(articles[str(title)])
+    chosen.sort()
+
+    new_number = {number: i for i, number in enumerate(chosen)}
+    qrels: dict[str, dict[str, set[int]]] = {}
+    for split, split_qrels in dataset.qrels.items():
+        qrels[split] = {}
+        for query, relevant in split_qrels.items():
+            if relevant <= new_number.keys():
+                qrels[split][query] = {new_number[number] for number in relevant}
+
+    judged = set().union(*qrels.values())
+    query_rows = [row for row, query in enumerate(dataset.queries) if query in judged]
+    texts = {query: text for query, text in dataset.queries.items() if query in judged}
+    reduced = Dataset(
+        [dataset.ids[number] for number in chosen],
+        [dataset.texts[number] for number in chosen],
+        [dataset.dates[number] for number in chosen],
+        texts,
+        qrels,
+    )
+    return reduced, documents.select(chosen), queries.select(query_rows)
 
 
 @dataclass(frozen=True)

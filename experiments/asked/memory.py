@@ -6,6 +6,7 @@ document in BM25.
 
 from __future__ import annotations
 
+import copy
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -148,6 +149,14 @@ class Collection:
         self.query_counts = self.vocabulary.count(dataset.queries.values(), grow=True)
         # The queries may have added terms that no text has.
         self.text_counts.resize((len(dataset.texts), len(self.vocabulary.numbers)))
+
+    def with_encodings(self, documents: Encoded, queries: Encoded) -> Collection:
+        """Return the same collection with other encodings. Term counts are shared."""
+        other = copy.copy(self)
+        other.documents = documents
+        other.queries = queries
+        other.normalizer = Normalizer.fit(documents.vectors)
+        return other
 
     def rows(self, query_ids: Sequence[str]) -> np.ndarray:
         """Return the row numbers (q,) of queries."""

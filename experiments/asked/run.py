@@ -10,34 +10,29 @@ import argparse
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, is_dataclass
-from itertools import product
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from experiments.asked.arrivals import Arrival, Experiment, IncDsi, IndexingMethod, make_arrivals
-from experiments.asked.data import Dataset, Encoded, EncoderSource
-from experiments.asked.memory import (
-    Collection,
-    Outcome,
-    Trial,
-    choose_fusion,
-    run_trial,
-    split_trials,
-    word_settings,
+from experiments.asked.arrivals import Experiment, make_arrivals
+from experiments.asked.choices import (
+    choose_for_old,
+    choose_incdsi,
+    compare,
+    compare_methods,
+    indexing_methods,
+    plain_values,
 )
-from experiments.asked.search import WordSettings
+from experiments.asked.data import Dataset, Encoded, EncoderSource, reduce_to_articles
+from experiments.asked.memory import Collection, Outcome, run_trial, split_trials
+from experiments.asked.thumbs import measure_thumbs
+from experiments.asked.trained import measure_trained
 from experiments.tables import write_tables
 
 HERE = Path(__file__).parent
-BOOTSTRAP_SAMPLES = 4000
-RANDOMISATIONS = 10_000
-# Largest loss of nDCG@10 for old documents that settings of IncDSI may cause.
-MAX_OLD_LOSS = 0.001
-# Method without IncDSI that a method with IncDSI is compared with, by the method's known queries.
-WITHOUT_INCDSI = {"none": "plain", "arrivals": "words of arrivals", "all": "words of all"}
+PARTS = ("memory", "arrivals", "trained", "thumbs")
 
 
 def main() -> None:
@@ -46,29 +41,35 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--cache", type=Path, required=True, help="folder for vectors")
     parser.add_argument("--only", nargs="*", help="collections to run; the others keep their rows")
-    parser.add_argument("--part", choices=("memory", "arrivals"), help="one part alone")
+    parser.add_argument("--part", choices=PARTS, help="one part alone")
+    parser.add_argument("--settings", type=Path, default=HERE / "settings.toml")
+    parser.add_argument("--output", type=Path, default=HERE, help="folder of result and page")
     arguments = parser.parse_args()
 
-    settings = tomllib.loads((HERE / "settings.toml").read_text(encoding="utf-8"))
-    result_file = HERE / "result.json"
+    settings = tomllib.loads(arguments.settings.read_text(encoding="utf-8"))
+    result_file = arguments.output / "result.json"
     result = json.loads(result_file.read_text()) if result_file.is_file() else {}
 
     for encoder_name, path in settings["encoders"].items():
         encoder = EncoderSource(encoder_name, path, settings["max_tokens"])
-        for part, measure in (("memory", measure_memory), ("arrivals", measure_arrivals)):
+        for part in PARTS:
             for name, options in settings[part].items():
                 is_wanted = not arguments.only or name in arguments.only
                 if not is_wanted or arguments.part not in (None, part):
                     continue
                 folder = options.get("folder", name)
-                collection = load(
-                    arguments.data / folder, options, encoder, arguments.cache / folder
-                )
-                rows = measure(collection, options, settings)
+                cache = arguments.cache / folder
+                collection = load(arguments.data / folder, options, encoder, cache)
+                if part == "trained":
+                    trainings = arguments.cache / f"trained-{name}"
+                    rows = measure_trained(collection, encoder, options, settings, trainings)
+                else:
+                    rows = MEASURES[part](collection, options, settings)
                 result.setdefault(part, {}).setdefault(encoder_name, {})[name] = rows
                 result_file.write_text(json.dumps(result, indent=1) + "\n")
                 print(part, name, encoder_name, json.dumps(rows), flush=True)
-    write_tables(HERE, tables(result))
+    if (arguments.output / "README.md").is_file():
+        write_tables(arguments.output, tables(result))
 
 
 def measure_memory(
@@ -97,117 +98,12 @@ def measure_arrivals(
         words, weights, choices = choose_for_old(collection, tuning, settings)
         incdsi, tried = choose_incdsi(collection, tuning, words, weights, settings["incdsi"])
         experiment = Experiment(collection, tested, words, weights)
-        row = compare_methods(experiment, incdsi, settings["seed"])
+        methods = indexing_methods(incdsi)
+        row = compare_methods(experiment, methods, settings["seed"])
         row["choices"] = {**choices, "incdsi": asdict(incdsi)}
         row["tried"] = tried
         rows[name] = row
     return rows
-
-
-def choose_for_old(
-    collection: Collection, arrival: Arrival, settings: Mapping[str, Any]
-) -> tuple[WordSettings, dict[str, Any], dict[str, Any]]:
-    """Choose how known queries count as words, and the fusion's weights, on dev queries.
-
-    Only queries for old documents are used, as if the new ones had not arrived yet.
-
-    Returns:
-        How known queries count as words. The weights with known queries as words ("words") and
-        without ("plain"). Both choices as plain values, for the result.
-    """
-    dev = [query for query in arrival.old_queries if query in collection.dataset.qrels["dev"]]
-    trial = Trial(arrival.old_known, dev, (), (), arrival.qrels)
-    counts = collection.known_counts(arrival.old_known, arrival.qrels)
-    grid = settings["grid"]
-    plain = choose_fusion(collection, trial, counts, [WordSettings()], grid)
-    words = choose_fusion(collection, trial, counts, word_settings(grid), grid)
-    weights = {"plain": plain["weights"], "words": words["weights"]}
-    choices = plain_values({"plain": plain, "words": words})
-    return words["words"], weights, choices
-
-
-def choose_incdsi(
-    collection: Collection,
-    tuning: Arrival,
-    words: WordSettings,
-    weights: Mapping[str, Any],
-    grid: Mapping[str, Any],
-) -> tuple[IncDsi, list[dict[str, Any]]]:
-    """Choose the settings of IncDSI on the tuning division.
-
-    Settings that harm old documents are left out: the mean of their queries falls by more than
-    `MAX_OLD_LOSS`. Of the others, those with the best mean for new documents are chosen. If all
-    settings harm, those with the smallest harm are chosen.
-
-    Returns:
-        The chosen settings, and a row for each of the tried ones: the settings, and the changes of
-        nDCG@10 for old and for new documents.
-    """
-    experiment = Experiment(collection, tuning, words, weights)
-    old_plain, new_plain, _ = experiment.evaluate(IndexingMethod("words of all", "all"))
-    tried = []
-    for gamma1, gamma2, lambda2 in product(grid["gamma1"], grid["gamma2"], grid["lambda2"]):
-        settings = IncDsi(gamma1, gamma2, lambda2, grid["lambda1"])
-        old, new, _ = experiment.evaluate(IndexingMethod("both", "all", settings))
-        row = asdict(settings)
-        row["old"] = round(float((old - old_plain).mean()), 4)
-        row["new"] = round(float((new - new_plain).mean()), 4)
-        tried.append(row)
-        print("tried", row, flush=True)
-
-    harmless = [row for row in tried if row["old"] >= -MAX_OLD_LOSS]
-    if harmless:
-        best = max(harmless, key=lambda row: row["new"])
-    else:
-        best = max(tried, key=lambda row: row["old"])
-    names = ("gamma1", "gamma2", "lambda2", "lambda1")
-    return IncDsi(**{name: best[name] for name in names}), tried
-
-
-def compare_methods(experiment: Experiment, incdsi: IncDsi, seed: int) -> dict[str, Any]:
-    """Evaluate all methods of indexing once on test queries.
-
-    Args:
-        experiment: The collection with new documents.
-        incdsi: Settings of IncDSI.
-        seed: Seed of the tests.
-
-    Returns:
-        Numbers of documents and queries, and the row of each method under `ways`.
-    """
-    methods = [
-        IndexingMethod("plain"),
-        IndexingMethod("words of arrivals", "arrivals"),
-        IndexingMethod("words of all", "all"),
-        IndexingMethod("IncDSI", "none", incdsi),
-        IndexingMethod("IncDSI and words of arrivals", "arrivals", incdsi),
-        IndexingMethod("IncDSI and words of all", "all", incdsi),
-    ]
-    measured = {method.name: experiment.evaluate(method) for method in methods}
-    old_plain, new_plain, _ = measured["plain"]
-    method_rows: dict[str, Any] = {}
-    for method in methods:
-        old, new, facts = measured[method.name]
-        row: dict[str, Any] = {
-            "old": round(float(old.mean()), 4),
-            "new": round(float(new.mean()), 4),
-            "old less plain": compare(old - old_plain, seed),
-            "new less plain": compare(new - new_plain, seed),
-            **facts,
-        }
-        if method.incdsi is not None:
-            old_without, new_without, _ = measured[WITHOUT_INCDSI[method.words]]
-            row["old less without IncDSI"] = compare(old - old_without, seed)
-            row["new less without IncDSI"] = compare(new - new_without, seed)
-        method_rows[method.name] = row
-    return {
-        "old documents": experiment.old_count,
-        "new documents": len(experiment.arrival.new),
-        "bring queries": len(experiment.arrival.row_queries),
-        "old queries": len(experiment.arrival.old_queries),
-        "new queries": len(experiment.arrival.new_queries),
-        "ways": method_rows,
-    }
 
 
 def load(
@@ -222,7 +118,15 @@ def load(
     queries = Encoded.load_or_encode(
         list(dataset.queries.values()), encoder, encoder_cache / "queries", passages=False
     )
+    if "documents" in options:
+        dataset, documents, queries = reduce_to_articles(
+            dataset, documents, queries, options["documents"]
+        )
     return Collection(dataset, documents, queries)
+
+
+# Functions that measure a part. The part "trained" has its own arguments.
+MEASURES = {"memory": measure_memory, "arrivals": measure_arrivals, "thumbs": measure_thumbs}
 
 
 def summarize(outcomes: Sequence[Outcome], borders: Sequence[float], seed: int) -> dict[str, Any]:
@@ -275,35 +179,6 @@ def query_groups(similarity: np.ndarray, borders: Sequence[float]) -> dict[str, 
     }
 
 
-def compare(differences: np.ndarray, seed: int) -> dict[str, Any]:
-    """Return the mean difference, its 95 % interval over queries, and a randomisation p-value.
-
-    Args:
-        differences: Paired difference of each query (q,).
-        seed: Seed of the bootstrap and of the randomisation.
-    """
-    random = np.random.default_rng(seed)
-    size = len(differences)
-    sampled_means = []
-    for _ in range(BOOTSTRAP_SAMPLES):
-        sample = random.integers(0, size, size)
-        sampled_means.append(differences[sample].mean())
-    low, high = np.quantile(sampled_means, [0.025, 0.975])
-
-    # Under the null hypothesis, the sign of each difference is random.
-    observed = abs(differences.mean())
-    extreme = 0
-    for _ in range(RANDOMISATIONS):
-        signs = random.integers(0, 2, size) * 2 - 1
-        if abs((signs * differences).mean()) >= observed - 1e-12:
-            extreme += 1
-    return {
-        "difference": round(float(differences.mean()), 4),
-        "interval": [round(float(low), 4), round(float(high), 4)],
-        "p": round((extreme + 1) / (RANDOMISATIONS + 1), 4),
-    }
-
-
 def tables(result: Mapping[str, Any]) -> str:
     """Return the page's tables of a result."""
     parts = []
@@ -312,7 +187,16 @@ def tables(result: Mapping[str, Any]) -> str:
     for encoder, collections in result.get("arrivals", {}).items():
         for name, arrivals in collections.items():
             for label, rows in arrivals.items():
-                parts.append(arrivals_table(encoder, name, label, rows))
+                parts.append(arrivals_table("Arrivals", f"{name} ({label})", encoder, rows))
+    for collections in result.get("trained", {}).values():
+        for name, encoders in collections.items():
+            for encoder, rows in encoders.items():
+                title = "Beside trainings, reduced collection"
+                parts.append(arrivals_table(title, name, encoder, rows))
+    for encoder, collections in result.get("thumbs", {}).items():
+        for name, thumbs in collections.items():
+            for rows in thumbs.values():
+                parts.append(arrivals_table("Thumbs, reduced collection", name, encoder, rows))
     return "\n".join(parts)
 
 
@@ -337,19 +221,27 @@ def memory_table(encoder: str, collections: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def arrivals_table(encoder: str, name: str, label: str, rows: Mapping[str, Any]) -> str:
-    """Return the table that compares the methods of indexing new documents.
+def arrivals_table(title: str, name: str, encoder: str, rows: Mapping[str, Any]) -> str:
+    """Return the table that compares the methods of indexing documents that get queries.
 
     Args:
+        title: Title of the table.
+        name: Name of the collection and, if there are several, of its division.
         encoder: Name of the encoder.
-        name: Name of the collection.
-        label: Name of the division, such as its cut-off date.
         rows: Result of `compare_methods`.
     """
+    documents = (
+        f"{rows['new documents']:,} documents arrive, {rows['bring queries']:,} with queries"
+    )
+    if "thumbs" in rows:
+        documents = (
+            f"{rows['bring queries']:,} of {rows['new documents']:,} documents, called new here, "
+            f"get {rows['thumbs']:,} thumbs up"
+        )
     lines = [
-        f"**Arrivals, {name} ({label}), {encoder} encoder**: {rows['new documents']:,} documents "
-        f"arrive, {rows['bring queries']:,} with queries, beside {rows['old documents']:,}; "
-        f"{rows['new queries']:,} test queries for new documents, {rows['old queries']:,} for old",
+        f"**{title}, {name}, {encoder} encoder**: {documents}, beside "
+        f"{rows['old documents']:,}; {rows['new queries']:,} test queries for new documents, "
+        f"{rows['old queries']:,} for old",
         "",
         "| way | old | less plain | new | less plain | IncDSI's share, old | IncDSI's share, new |",
         "|---|---|---|---|---|---|---|",
@@ -376,15 +268,6 @@ def format_difference(values: Mapping[str, Any]) -> str:
     """Return a difference with its interval."""
     low, high = values["interval"]
     return f"{values['difference']:+.3f} [{low:+.3f}, {high:+.3f}]"
-
-
-def plain_values(value: Any) -> Any:
-    """Return dataclasses as mappings, so that the result is plain JSON."""
-    if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
-    if isinstance(value, Mapping):
-        return {key: plain_values(inner) for key, inner in value.items()}
-    return value
 
 
 if __name__ == "__main__":

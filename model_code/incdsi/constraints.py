@@ -271,8 +271,8 @@ def find_constraints(
     own_scores: list[float] = []
     highest_scores: list[float] = []
     own_bm25 = score.bm25_without(score.base_bm25, queries, owners)
-    for row, owner in enumerate(owners):
-        result = score_own(score, competitors[row], owner, float(own_bm25[row]))
+    for row in range(len(owners)):
+        result = score_own(score, competitors[row], float(own_bm25[row]))
         if result.rank <= FOUND_RANK:
             found.append(row)
             own_scores.append(result.score)
@@ -303,9 +303,7 @@ class OwnScore:
     highest_bm25: float
 
 
-def score_own(
-    score: FusedScore, competitors: Competitors, document_id: str, own_bm25: float
-) -> OwnScore:
+def score_own(score: FusedScore, competitors: Competitors, own_bm25: float) -> OwnScore:
     """Score and rank a document among the best documents for a query that it answers.
 
     BM25 indexes known queries as words of their documents. The BM25 score of the document must
@@ -313,11 +311,11 @@ def score_own(
 
     Args:
         score: Fused score.
-        competitors: Best documents for the query. They include the document itself.
-        document_id: Id of the document.
+        competitors: Best documents for the query, with the position of the document itself.
         own_bm25: BM25 score of the document without this query among its words.
     """
-    own_row = competitors.document_ids.index(document_id)
+    own_row = competitors.own
+    assert own_row is not None
     bm25 = competitors.bm25.astype(np.float64)
     bm25[own_row] = own_bm25
     highest = float(bm25.max())

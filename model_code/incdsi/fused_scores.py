@@ -30,7 +30,9 @@ from model_code.collection.segments.segment import BaseSegment, LoadedSegment, S
 from model_code.retrieval.bm25 import Bm25Retriever
 from model_code.retrieval.bm25_index import Bm25Index, Bm25Query
 from model_code.retrieval.dense import DenseRetriever
+from model_code.retrieval.dense_index import DenseIndex
 from model_code.retrieval.fused import MIN_VARIANCE, FusedRetriever, ScoreNormalizer
+from model_code.retrieval.id_map import IdMaps
 from model_code.retrieval.indexed import RetrieverSegment
 
 if TYPE_CHECKING:
@@ -84,14 +86,15 @@ class Competitors:
     """The best documents for one query, which a new document has to outrank.
 
     Attributes:
-        document_ids: Ids of the n documents.
-        dense: First term of the fused score of each document, w_d (q.v_d - m) / v, shape (n,).
+        dense: First term of the fused score of each of n documents, w_d (q.v_d - m) / v, shape
+            (n,).
         bm25: BM25 score of each document, shape (n,).
+        own: Position of the document that had to be among the n. None if there was no such one.
     """
 
-    document_ids: Sequence[str]
     dense: np.ndarray
     bm25: np.ndarray
+    own: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +108,18 @@ class ComponentSearch:
 
     dense: DenseRetriever
     bm25: Bm25Index | None
+
+    @cached_property
+    def shared_rows(self) -> IdMaps | None:
+        """The document of each row, if each document has one row, the same in both searches.
+
+        Otherwise it is None, and documents have to be compared by their ids.
+        """
+        ids: Any = self.dense.index.ids
+        is_shared = self.bm25 is None or ids.has_equal_rows(self.bm25.ids)
+        if is_shared and ids.has_one_row_per_document:
+            return ids
+        return None
 
 
 class FusedScore:
@@ -250,6 +265,69 @@ class FusedScore:
         Returns:
             The competitors of each query.
         """
+        if search.shared_rows is not None:
+            return self._find_by_row(queries, search, search.shared_rows, also)
+        return self._find_by_id(queries, search, also)
+
+    def _find_by_row(
+        self, queries: EncodedQueries, search: ComponentSearch, ids: IdMaps, also: Sequence[str]
+    ) -> list[Competitors]:
+        """Find the documents of `competitors` by their rows, which is twice as fast as by ids.
+
+        Args:
+            queries: The q queries.
+            search: Search of the segments, whose documents have one row each.
+            ids: The document of each row.
+            also: One document id for each query; see `competitors`.
+        """
+        index: Any = search.dense.index
+        dense_rows = index.best_rows(queries.vectors, CANDIDATES, search.dense.fingerprint)
+
+        found: list[Competitors] = []
+        for start in range(0, len(queries.texts), LOADED_QUERIES):
+            part = queries.part(start, start + LOADED_QUERIES)
+            if search.bm25 is not None and part.terms is not None:
+                search.bm25.load_terms(part.terms)
+
+            unions: list[np.ndarray] = []
+            bm25_scores: list[np.ndarray] = []
+            for i in range(len(part.texts)):
+                rows = dense_rows[start + i]
+                if also:
+                    rows = np.append(rows, ids.rows_of([also[start + i]]))
+                if search.bm25 is None or part.terms is None:
+                    unions.append(np.unique(rows))
+                    bm25_scores.append(np.zeros(len(unions[i])))
+                    continue
+                # A query caches its score of every passage. The copy is dropped after its turn.
+                scores = search.bm25.score_rows(replace(part.terms[i], scores={}))
+                unions.append(np.union1d(rows, ids.best_rows(scores, CANDIDATES)))
+                bm25_scores.append(scores[unions[i]].astype(np.float64))
+
+            for i, dense_scores in enumerate(score_row_lists(index, part.vectors, unions)):
+                own = None
+                if also:
+                    (own_row,) = ids.rows_of([also[start + i]]).tolist()
+                    own = int(np.searchsorted(unions[i], own_row))
+                dense_terms = self._dense_terms(part, i, dense_scores)
+                found.append(Competitors(dense_terms, bm25_scores[i], own))
+        return found
+
+    def _dense_terms(self, queries: EncodedQueries, number: int, scores: np.ndarray) -> np.ndarray:
+        """Return the first terms (n,) of the fused scores of documents for one of the queries.
+
+        Args:
+            queries: The queries.
+            number: Number of the query.
+            scores: Inner products (n,) of the query with the documents' nearest vectors.
+        """
+        centred = scores.astype(np.float64) - queries.means[number]
+        return self.dense_weight * centred / queries.deviations[number]
+
+    def _find_by_id(
+        self, queries: EncodedQueries, search: ComponentSearch, also: Sequence[str]
+    ) -> list[Competitors]:
+        """Find the documents of `competitors` by their ids; documents may have several rows."""
         # For each query, the ids of its competitors, ascending, and their BM25 scores.
         unions: list[list[str]] = []
         bm25_scores: list[np.ndarray] = []
@@ -276,9 +354,9 @@ class FusedScore:
 
         found: list[Competitors] = []
         for i, documents in enumerate(unions):
-            centred = dense_scores[i].astype(np.float64) - queries.means[i]
-            dense_terms = self.dense_weight * centred / queries.deviations[i]
-            found.append(Competitors(documents, dense_terms, bm25_scores[i]))
+            own = documents.index(also[i]) if also else None
+            dense_terms = self._dense_terms(queries, i, dense_scores[i])
+            found.append(Competitors(dense_terms, bm25_scores[i], own))
         return found
 
     def fuse(self, dense: np.ndarray, bm25: np.ndarray, highest: float) -> np.ndarray:
@@ -332,6 +410,24 @@ class FusedScore:
         return TermCounts(terms, sparse.csc_matrix((counts, (rows, columns)), shape, np.float64))
 
 
+def score_row_lists(
+    index: DenseIndex, queries: np.ndarray, row_lists: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+    """Return the dense scores of the rows of each query, which are computed together.
+
+    Args:
+        index: The index.
+        queries: Query vectors (q, H), float32.
+        row_lists: Rows to score for each query, an array each.
+    """
+    width = max((len(rows) for rows in row_lists), default=0)
+    padded = np.full((len(row_lists), width), -1, np.int64)
+    for number, rows in enumerate(row_lists):
+        padded[number, : len(rows)] = rows
+    scores = index.score_rows(queries, padded)
+    return [scores[number, : len(rows)] for number, rows in enumerate(row_lists)]
+
+
 @dataclass(frozen=True, eq=False)
 class TermCounts:
     """The number of times that each query contains each term.
@@ -368,7 +464,8 @@ class SharedTerms:
 
     Attributes:
         counts: Count of each term in each query, shape (q, S), sparse. Terms are sorted.
-        weights: Contribution of each term to the BM25 score of each passage, (n, S), sparse.
+        weights: Contribution of each term to the BM25 score of each passage, (n, S), sparse. Terms
+            are sorted.
     """
 
     counts: sparse.csr_matrix
@@ -378,16 +475,24 @@ class SharedTerms:
         """Return the terms of the queries from `start` to before `stop`."""
         return SharedTerms(self.counts[start:stop], self.weights)
 
-    def scores(self, rows: np.ndarray) -> np.ndarray:
-        """Return the BM25 score of passages for each query, shape (q, r), float32.
+    @cached_property
+    def _counts_by_term(self) -> sparse.csr_matrix:
+        """The counts as a matrix with a row for each term, shape (S, q), sparse."""
+        return self.counts.T.tocsr()
 
-        The scores are rounded to float32, because the index rounds its own scores in this way.
+    def scores(self, rows: np.ndarray) -> np.ndarray:
+        """Return the BM25 score of passages for each query, shape (r, q), float32.
+
+        The terms of a passage are added in sorted order, so a score does not depend on the other
+        passages and queries. The scores are rounded to float32, because the index rounds its own
+        scores in this way.
 
         Args:
             rows: Rows (r,) of the passages in the index.
         """
-        scores = self.counts @ self.weights[rows].T
-        return scores.toarray().astype(np.float32)
+        scores = self.weights[rows] @ self._counts_by_term
+        # Rounding the stored values first takes half of the memory of a dense float64 matrix.
+        return scores.astype(np.float32).toarray()
 
 
 class PassageWeights:

@@ -1027,6 +1027,10 @@ class Bm25Index(Retriever[list[Bm25Query]]):
             scores.append(groups.max_scores(passage_scores).astype(np.float64))
         return scores
 
+    def score_rows(self, query: Bm25Query) -> np.ndarray:
+        """Return the score of every passage for a query, shape (n,), float32, by row."""
+        return self._scores(query)
+
     def fits(
         self, queries: list[Bm25Query], candidates: Sequence[Sequence[str]]
     ) -> list[dict[str, np.ndarray]]:

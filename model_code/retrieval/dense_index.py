@@ -479,6 +479,23 @@ class DenseIndex:
             products.append(inner_products(vectors, queries))
         return np.where(rows < 0, -np.inf, np.concatenate(products, axis=-1))
 
+    def score_rows(self, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Return the exact scores of some rows for each query, as `search` computes them.
+
+        Args:
+            queries: Query vectors, shape (q, H), float32.
+            rows: Rows to score, shape (q, r); -1 stands for no row.
+
+        Returns:
+            Scores of shape (q, r), float32; -inf for no row.
+        """
+        scores = np.empty(rows.shape, np.float32)
+        step = max(1, MAX_ROWS_SCORED_AT_ONCE // max(1, rows.shape[1]))
+        for start in range(0, len(queries), step):
+            part = slice(start, start + step)
+            scores[part] = self._scores(queries[part], rows[part])
+        return scores
+
     def _is_exhausted(self, rows: np.ndarray, count: int) -> bool:
         """Whether the inverted file found fewer candidates than it was asked for.
 
@@ -549,6 +566,50 @@ class JoinedIndex(DenseIndex):
             base.approximate,
             base.vectors_per_passage,
         )
+
+    def best_rows(self, queries: np.ndarray, k: int, fingerprint: str) -> list[np.ndarray]:
+        """Return the rows of the k best documents of each query, if each document has one row.
+
+        They are the documents that `search` returns. Ids are only looked up for a query whose
+        documents are not settled by the first candidates, so it is faster.
+
+        Args:
+            queries: Query vectors, shape (q, H).
+            k: Number of documents per query.
+            fingerprint: Fingerprint of the encoder of the queries.
+
+        Returns:
+            For each query, at most k rows, in no particular order.
+        """
+        queries = self._check_queries(queries, fingerprint)
+        searchable_rows = len(self.ids) - len(self.ids.removed_rows)
+        if searchable_rows <= k:
+            removed = set(self.ids.removed_rows.tolist())
+            present = np.array([row for row in range(len(self.ids)) if row not in removed], int)
+            return [present for _ in queries]
+
+        candidates = self._candidate_rows(queries, min(k + EXTRA_CANDIDATES, searchable_rows))
+        scores = self.score_rows(queries, candidates)
+        order = np.argsort(-scores, axis=1, kind="stable")
+        ordered_scores = np.take_along_axis(scores, order, axis=1)
+        worst_scores = ordered_scores[:, k - 1]
+
+        # See `_is_settled`. Besides, the set is open if the next document has an equal score.
+        query_norms = np.linalg.norm(queries.astype(np.float64), axis=1)
+        error_bounds = self.dimension * FLOAT32_ROUNDING * query_norms * self._largest_norm
+        has_no_bound = candidates[:, -1] < 0
+        is_bounded = worst_scores > scores[:, -1] + 4 * error_bounds
+        is_settled = has_no_bound | is_bounded | (candidates.shape[1] == searchable_rows)
+        is_settled &= worst_scores > ordered_scores[:, k]
+
+        found: list[np.ndarray] = []
+        for number, query_order in enumerate(order):
+            if is_settled[number]:
+                found.append(candidates[number, query_order[:k]])
+                continue
+            (ranking,) = self._search(queries[number : number + 1], k)
+            found.append(self.ids.rows_of([document for document, _ in ranking]))
+        return found
 
     def _candidate_rows(
         self, queries: np.ndarray, count: int, allowed: AllowedRows | None = None

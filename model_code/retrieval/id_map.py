@@ -22,7 +22,7 @@ from model_code.errors import FreshetError
 from model_code.files import read_json
 from model_code.retrieval.packed_ids import NOT_FOUND, DescendingIds, RowIds, SortedIds
 from model_code.retrieval.protocol import Ranking
-from model_code.retrieval.top_k import top_k, top_k_positive
+from model_code.retrieval.top_k import select_best_rows, top_k, top_k_positive
 
 
 class RowGroups(NamedTuple):
@@ -444,6 +444,50 @@ class IdMaps:
         hits = np.flatnonzero(scores > 0)
         hit_rows = hits if rows is None else rows[hits]
         return top_k(scores[hits], self.document_ids, k, hit_rows)
+
+    @cached_property
+    def has_one_row_per_document(self) -> bool:
+        """Whether each document has exactly one row."""
+        return all(ids.documents == len(ids) for ids, _ in self.maps)
+
+    def has_equal_rows(self, other: IdMaps) -> bool:
+        """Return whether each row belongs to the same document in another list of maps."""
+        if len(self.maps) != len(other.maps):
+            return False
+        for (ids, removed), (other_ids, other_removed) in zip(self.maps, other.maps, strict=True):
+            # Equal maps that were read from files are one object, so they are rarely compared.
+            if ids is not other_ids and list(ids.document_ids) != list(other_ids.document_ids):
+                return False
+            if removed != other_removed:
+                return False
+        return True
+
+    def best_rows(self, scores: np.ndarray, k: int) -> np.ndarray:
+        """Return the rows of the k best documents with a score above 0, if each has one row.
+
+        They are the documents of `best_documents`. No id is looked up unless scores are equal, so
+        it is faster.
+
+        Args:
+            scores: Score of each row, shape (n,), none negative.
+            k: Number of documents.
+
+        Returns:
+            At most k rows, ascending.
+        """
+        rows = select_best_rows(scores, k)
+        row_scores = scores[rows]
+        rows = rows[row_scores > 0]
+        if len(rows) <= k:
+            return rows
+
+        # More rows have the worst score than fit. The smallest ids are taken.
+        row_scores = scores[rows]
+        worst = row_scores.min()
+        better = rows[row_scores > worst]
+        document_ids = self.document_ids
+        equal = sorted(rows[row_scores == worst].tolist(), key=document_ids.__getitem__)
+        return np.sort(np.concatenate([better, equal[: k - len(better)]]).astype(np.int64))
 
     def require_known(self, document_ids: Iterable[str]) -> None:
         """Raise FreshetError if one of the documents is in no map, or is removed."""

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy.optimize import minimize
 
 from experiments.asked.arrivals import Arrival, Experiment, FusedSolver, IncDsi, IndexingMethod
-from experiments.asked.data import Dataset, Encoded
+from experiments.asked.choices import indexing_methods
+from experiments.asked.data import Dataset, Encoded, reduce_to_articles
 from experiments.asked.memory import Collection
 from experiments.asked.search import Weights, WordSettings, bm25_weights, ndcg
+from experiments.asked.thumbs import keep_thumbs_on_hits
+from experiments.asked.trained import Training, train_retriever, write_corpus
+from model_code.corpus.tables import load_corpus
 from model_code.encoding.token_signs import TokenSigns, pack_signs
+from model_code.retrieval.dense_index import DenseIndex
+from tests.tiny_encoder import make_tiny_encoder
 
 DIMENSION = 16
 OLD_DOCUMENTS = 30
@@ -157,3 +166,109 @@ def test_weight_zero_is_plain_bm25(experiment: Experiment) -> None:
 
 def test_ndcg_counts_the_rank() -> None:
     assert ndcg([3, 5, 7], {5}) == pytest.approx(1 / np.log2(3))
+
+
+def test_reduced_collection_has_whole_articles() -> None:
+    random = np.random.default_rng(0)
+    texts = ["Bees\na hive", "Oaks\na tree", "Bees\na queen", "Owls\na nest"]
+    qrels = {"train": {"bees": {0, 2}, "oaks": {1}, "both": {0, 1}}}
+    queries = {"bees": "hives", "oaks": "trees", "both": "nature"}
+    dataset = Dataset(list("abcd"), texts, [""] * 4, queries, qrels)
+    documents = random_encoding(random, 4)
+
+    # Articles are drawn until there is a document. The seed of the draw is fixed.
+    reduced, encoded, encoded_queries = reduce_to_articles(
+        dataset, documents, random_encoding(random, 3), size=1
+    )
+
+    titles = {text.partition("\n")[0] for text in reduced.texts}
+    assert len(titles) == 1
+    assert reduced.ids == [i for i, text in zip("abcd", texts, strict=True) if text[:4] in titles]
+    assert len(encoded.vectors) == len(reduced.ids)
+    assert len(encoded_queries.vectors) == len(reduced.queries)
+    assert "both" not in reduced.queries
+
+
+@pytest.fixture
+def thumbs(experiment: Experiment) -> Experiment:
+    """The last document is in the collection from the start, and its two queries are thumbs."""
+    arrival = replace(experiment.arrival, in_place=True)
+    return Experiment(experiment.collection, arrival, experiment.words, experiment.weights)
+
+
+def test_document_with_thumbs_is_a_rival_before_it_is_solved(thumbs: Experiment) -> None:
+    method = IndexingMethod("both", "all", SETTINGS)
+    solver = FusedSolver(thumbs, method, thumbs.bm25("all"), thumbs.weights["words"])
+
+    assert solver.present.all()
+
+
+def test_thumb_needs_a_hit(thumbs: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = thumbs.weights["plain"]
+    found = keep_thumbs_on_hits(thumbs.collection, thumbs.arrival, weights)
+    assert set(found.row_queries.get(OLD_DOCUMENTS, [])) <= {"new0", "new1"}
+
+    # With one hit per search, a thumb remains only if its document is first.
+    monkeypatch.setattr("experiments.asked.search.CUTOFF", 0)
+    assert keep_thumbs_on_hits(thumbs.collection, thumbs.arrival, weights).row_queries == {}
+
+
+def test_nearest_query_finds_its_document(experiment: Experiment) -> None:
+    arrival = replace(experiment.arrival, new_queries=["new0"], old_queries=["old0"])
+    with_queries = Experiment(
+        experiment.collection,
+        arrival,
+        experiment.words,
+        {"plain": Weights(0.0, 0.0), "words": Weights(0.0, 0.0)},
+    )
+
+    _, new, _ = with_queries.evaluate(IndexingMethod("nearest query", nearest=0.0))
+
+    # The test query is a known query here, so its own vector is the nearest.
+    assert new.tolist() == [1.0]
+
+
+def test_methods_with_incdsi_have_one_without() -> None:
+    for others_have_queries in (True, False):
+        methods = indexing_methods(SETTINGS, "thumbs", others_have_queries)
+        without = {method.words for method in methods if method.incdsi is None}
+        assert {method.words for method in methods} == without
+
+
+def test_training_sees_only_known_queries_of_its_documents(
+    experiment: Experiment, tmp_path: Path
+) -> None:
+    dataset = experiment.collection.dataset
+    dataset.qrels["dev"] = {"new0": {OLD_DOCUMENTS}, "old1": {1}}
+    training = Training("hce", documents=[0, 1, 2], known=["old0", "new1"], base="")
+
+    write_corpus(dataset, training, tmp_path)
+    corpus = load_corpus(tmp_path)
+
+    assert set(corpus.judgements("train").queries) == {"old0"}
+    assert set(corpus.judgements("dev").queries) == {"old1"}
+    assert corpus.passages["document_id"].tolist() == ["0", "1", "2"]
+
+
+def test_document_vectors_are_learned_from_known_queries(
+    experiment: Experiment, tmp_path: Path
+) -> None:
+    base = make_tiny_encoder(tmp_path / "base", TERMS, hidden=DIMENSION)
+    dataset = experiment.collection.dataset
+    dataset.qrels["dev"] = {}
+    known = [f"old{number}" for number in range(OLD_DOCUMENTS)]
+    training = Training("dsi", range(len(dataset.ids)), known, str(base))
+    settings = {
+        "max_tokens": 32,
+        "seed": 0,
+        "training": {"supervision": "supervised"},
+        "retrievers": {"dsi": {"kind": "dsi", "hierarchy_weight": 0.0}},
+    }
+
+    trained = train_retriever(experiment.collection, training, settings, tmp_path / "dsi")
+    vectors = DenseIndex.load(trained / "document_vectors")
+
+    assert vectors.document_ids == dataset.ids
+    assert not np.allclose(vectors.vectors, experiment.collection.documents.vectors)
+    # A finished training is read, also if its settings would not do any more.
+    assert train_retriever(experiment.collection, training, {}, tmp_path / "dsi") == trained
