@@ -60,11 +60,14 @@ def main() -> None:
                 folder = options.get("folder", name)
                 cache = arguments.cache / folder
                 collection = load(arguments.data / folder, options, encoder, cache)
+                part_settings = dict(settings)
+                if "documents" in options:
+                    part_settings.update(settings["reduced"])
                 if part == "trained":
                     trainings = arguments.cache / f"trained-{name}"
-                    rows = measure_trained(collection, encoder, options, settings, trainings)
+                    rows = measure_trained(collection, encoder, options, part_settings, trainings)
                 else:
-                    rows = MEASURES[part](collection, options, settings)
+                    rows = MEASURES[part](collection, options, part_settings)
                 result.setdefault(part, {}).setdefault(encoder_name, {})[name] = rows
                 result_file.write_text(json.dumps(result, indent=1) + "\n")
                 print(part, name, encoder_name, json.dumps(rows), flush=True)

@@ -104,9 +104,7 @@ def measure_trained(
     def learn_vectors(name: str, start: Collection, source: EncoderSource) -> Collection:
         training = Training("dsi", everything, all_known, source.path)
         folder = train_retriever(start, training, settings, cache / name)
-        learned = DenseIndex.load(folder / "document_vectors")
-        assert learned.document_ids == dataset.ids
-        vectors = np.array(learned.vectors, np.float32)
+        vectors = load_document_vectors(folder, dataset.ids)
         return start.with_encodings(replace(start.documents, vectors=vectors), start.queries)
 
     hce, hce_source = train_encoder("hce", Training("hce", earlier, earlier_known, encoder.path))
@@ -227,6 +225,14 @@ def train_retriever(
     train.run(context)
     (folder / FINISHED).touch()
     return trained
+
+
+def load_document_vectors(folder: Path, document_ids: Sequence[str]) -> np.ndarray:
+    """Return the vectors (n, H) that DSI learned, in the order of the documents."""
+    learned = DenseIndex.load(folder / "document_vectors")
+    row_of = {document_id: row for row, document_id in enumerate(learned.document_ids)}
+    rows = np.array([row_of[document_id] for document_id in document_ids])
+    return np.asarray(learned.vectors[rows], np.float32)
 
 
 def write_corpus(dataset: Dataset, training: Training, folder: Path) -> None:

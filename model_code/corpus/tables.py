@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from model_code.text.headlines import make_headline
+from model_code.text.known_queries import normalize_query
 
 TABLES = ("documents", "passages", "queries", "qrels")
 
@@ -69,12 +70,10 @@ class Corpus:
         texts = _query_texts(self)
         queries = {query_id: texts[query_id] for query_id in qrels}
 
-        # The queries that have a relevant document in common with a training query.
-        in_training = self.qrels["split"] == "train"
-        training_documents = set(self.qrels.loc[in_training, "document_id"])
+        asked_documents = self._asked_documents()
         asked_in_training: set[str] = set()
         for query_id, grades in qrels.items():
-            if not training_documents.isdisjoint(grades):
+            if not asked_documents.isdisjoint(grades):
                 asked_in_training.add(query_id)
 
         return Judgements(
@@ -86,6 +85,25 @@ class Corpus:
             not_relevant=_read_lists(self.queries, "not_relevant", qrels),
         )
 
+    def _asked_documents(self) -> set[str]:
+        """Return the documents with known queries: judged for training, or brought by their rows.
+
+        A query of a row that judges as well is no known query.
+        """
+        in_training = self.qrels["split"] == "train"
+        asked = set(self.qrels.loc[in_training, "document_id"])
+        if "queries" not in self.documents:
+            return asked
+
+        judging = self.qrels.loc[~in_training, "query_id"]
+        texts = _query_texts(self)
+        held_out = {normalize_query(texts[query_id]) for query_id in set(judging)}
+        rows = self.documents[self.documents["queries"].notna()]
+        for document_id, row_queries in zip(rows["document_id"], rows["queries"], strict=True):
+            if any(normalize_query(text) not in held_out for text in json.loads(row_queries)):
+                asked.add(document_id)
+        return asked
+
 
 @dataclass(frozen=True)
 class Judgements:
@@ -96,8 +114,8 @@ class Judgements:
         qrels: {document id: relevance of at least 1} by query id.
         source: Origin of the judgements; "qrels" for the judgements of the corpus.
         answers: The strings that answer a query, by the ids of the queries that have any.
-        asked_in_training: Ids of the queries that have a relevant document in common with a judged
-            training query.
+        asked_in_training: Ids of the queries that have a relevant document with a known query: a
+            judged training query, or a query that the document's row brings.
         not_relevant: Ids of the documents that were judged not relevant, by the ids of the queries
             that have any.
     """

@@ -66,8 +66,9 @@ class Verdict:
         queries: Number of judged queries.
         intervals: The differences on which the decision is based.
         by_training_documents: The same differences for two groups of queries. The decision ignores
-            them. "asked_in_training" are the queries with a relevant document that a judged
-            training query asks for as well. "not_asked_in_training" are all others.
+            them. "asked_in_training" are the queries with a relevant document that has a known
+            query: a judged training query, or a query of its row. "not_asked_in_training" are all
+            others.
         findings: Statements about the challenger that the decision ignores, such as the agreement
             that shadow mode found.
     """

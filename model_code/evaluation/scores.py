@@ -39,9 +39,9 @@ class SystemScores:
         values: One row per query, in ascending order of ids, and one column per metric.
         seeds: `values` of each training, if `values` is the mean over several trainings. Otherwise
             empty.
-        asked_in_training: Ids of the queries with a relevant document that a judged training query
-            asks for as well. Memorising can raise scores on these queries. On all others, only
-            generalisation can.
+        asked_in_training: Ids of the queries with a relevant document that has a known query: a
+            judged training query, or a query of its row. Memorising can raise scores on these
+            queries. On all others, only generalisation can.
     """
 
     system: str

@@ -15,10 +15,14 @@ from experiments.asked.data import Dataset, Encoded, reduce_to_articles
 from experiments.asked.memory import Collection
 from experiments.asked.search import Weights, WordSettings, bm25_weights, ndcg
 from experiments.asked.thumbs import keep_thumbs_on_hits
-from experiments.asked.trained import Training, train_retriever, write_corpus
+from experiments.asked.trained import (
+    Training,
+    load_document_vectors,
+    train_retriever,
+    write_corpus,
+)
 from model_code.corpus.tables import load_corpus
 from model_code.encoding.token_signs import TokenSigns, pack_signs
-from model_code.retrieval.dense_index import DenseIndex
 from tests.tiny_encoder import make_tiny_encoder
 
 DIMENSION = 16
@@ -266,9 +270,11 @@ def test_document_vectors_are_learned_from_known_queries(
     }
 
     trained = train_retriever(experiment.collection, training, settings, tmp_path / "dsi")
-    vectors = DenseIndex.load(trained / "document_vectors")
+    vectors = load_document_vectors(trained, dataset.ids)
 
-    assert vectors.document_ids == dataset.ids
-    assert not np.allclose(vectors.vectors, experiment.collection.documents.vectors)
+    # Each vector begins at the encoding of its document, and stays nearer to it than to others.
+    products = vectors @ experiment.collection.documents.vectors.T
+    assert products.argmax(axis=1).tolist() == list(range(len(dataset.ids)))
+    assert not np.allclose(vectors, experiment.collection.documents.vectors)
     # A finished training is read, also if its settings would not do any more.
     assert train_retriever(experiment.collection, training, {}, tmp_path / "dsi") == trained

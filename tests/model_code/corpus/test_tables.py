@@ -4,6 +4,9 @@ is made on.
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import pandas as pd
 import pyarrow.parquet as pq
 
@@ -124,3 +127,19 @@ def test_queries_of_training_documents_are_named():
 
     assert made.judgements("test").asked_in_training == {"q1"}
     assert made.judgements("dev").asked_in_training == frozenset()
+
+
+def test_row_that_brings_a_query_is_asked():
+    made = corpus([("q1", "d1", "test"), ("q2", "d2", "test")])
+    rows = made.documents.to_dict("records")
+    judging = made.judgements("test").queries["q2"]
+    brought = {"d1": "how to begin", "d2": judging.upper()}
+    documents = [
+        {**row, "queries": json.dumps([brought[row["document_id"]]])}
+        for row in rows
+        if row["document_id"] in brought
+    ]
+    with_queries = replace(made, documents=make_table("documents", documents))
+
+    # The query of d2's row judges, so it is not known.
+    assert with_queries.judgements("test").asked_in_training == {"q1"}
