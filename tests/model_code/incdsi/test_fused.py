@@ -182,6 +182,40 @@ def test_recorded_score_follows_from_the_indexes(live: Path) -> None:
     assert fused[competitors.own] == pytest.approx(query.own_score, rel=1e-5)
 
 
+@pytest.mark.parametrize("also", [(), ("n2", "d05", "d01")])
+def test_competitors_by_row_equal_those_by_id(
+    live: Path, also: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply_in_groups(live, [1, 5])
+    searcher = Searcher.open(live, "r")
+    score = FusedScore(searcher.base)
+    queries = score.encode(["word1 word3", "word22", "word28 word9 word1"])
+    search = score.search_over(searcher.views)
+    monkeypatch.setattr("model_code.incdsi.fused_scores.CANDIDATES", 4)
+
+    assert search.shared_rows is not None
+    by_row = score.competitors(queries, search, also)
+    without_rows = replace(search)
+    monkeypatch.setattr(type(search), "shared_rows", None)
+    by_id = score.competitors(queries, without_rows, also)
+
+    for found, expected in zip(by_row, by_id, strict=True):
+        pairs = zip(found.dense.tolist(), found.bm25.tolist(), strict=True)
+        expected_pairs = zip(expected.dense.tolist(), expected.bm25.tolist(), strict=True)
+        assert sorted(pairs) == sorted(expected_pairs)
+        assert (found.own is None) == (not also)
+        if found.own is not None and expected.own is not None:
+            assert found.dense[found.own] == expected.dense[expected.own]
+
+
+def test_documents_with_several_rows_are_compared_by_id(tmp_path: Path) -> None:
+    make_encoder("dense", tmp_path / "encoder")
+    live = open_build("dense", tmp_path / "opened", tmp_path / "encoder", OLD)
+    searcher = Searcher.open(live, "r")
+
+    assert FusedScore(searcher.base).search_over(searcher.views).shared_rows is None
+
+
 def test_known_queries_of_old_documents_are_members(live: Path) -> None:
     thief = Document("t", "word3", "word9", queries=("word3 word9 word1",))
 

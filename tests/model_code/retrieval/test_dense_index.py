@@ -606,3 +606,22 @@ def test_loading_approximate_index_without_faiss_is_refused(
 
     with pytest.raises(FreshetError, match="needs faiss"):
         DenseIndex.load(tmp_path)
+
+
+@pytest.mark.parametrize("k", [1, 3, 8, 39, 50])
+@pytest.mark.parametrize("flat_below", [ALWAYS_EXACT, 1])
+def test_best_rows_are_those_of_the_search(k: int, flat_below: int) -> None:
+    """Each vector occurs twice, so equal scores meet at the end of every ranking."""
+    random = np.random.default_rng(0)
+    halves = random.normal(size=(20, 8)).astype(np.float32)
+    ids = [f"d{number}" for number in random.permutation(40)]
+    first = build_index(np.concatenate([halves, halves[:10]]), ids[:30], flat_below)
+    second = build_index(halves[10:], ids[30:])
+    joined = JoinedIndex([(first, frozenset(ids[3:5])), (second, NOTHING_REMOVED)])
+    queries = random.normal(size=(15, 8)).astype(np.float32)
+
+    found = joined.best_rows(queries, k, FINGERPRINT)
+
+    for rows, ranking in zip(found, joined.search(queries, k, FINGERPRINT), strict=True):
+        names = sorted(joined.document_ids[row] for row in rows.tolist())
+        assert names == sorted(documents_of(ranking))
