@@ -69,6 +69,7 @@ class DriftReport:
         unmeasured: The measures that were skipped, each with its reason.
         reference: A note on the old documents that new ones are compared with.
         examples: Documents of the newest batch that illustrate a measure, by its name.
+        incdsi: Effect of IncDSI on the newest batch, as sentences. Empty if it refined no document.
     """
 
     documents: int
@@ -79,6 +80,7 @@ class DriftReport:
     unmeasured: tuple[SkippedMeasure, ...] = ()
     reference: str = ""
     examples: Mapping[str, tuple[DocumentExample, ...]] = field(default_factory=dict)
+    incdsi: str = ""
 
     @property
     def exceeded(self) -> tuple[TestResult, ...]:
@@ -110,6 +112,8 @@ class DriftReport:
         lines.extend(_table_lines(self.measures))
         if self.reference:
             lines.append(f"compared with: {self.reference}")
+        if self.incdsi:
+            lines.append(self.incdsi)
         lines.extend(self._skipped_lines())
         return "\n".join(lines) + "\n"
 

@@ -26,7 +26,11 @@ from model_code.collection.generations.generation import (
     trained_documents,
 )
 from model_code.collection.generations.generation_store import GenerationStore, default_retriever
-from model_code.collection.generations.refinements import refinement_statuses, solved_documents
+from model_code.collection.generations.refinements import (
+    refinement_statuses,
+    solved_documents,
+    summarize_refinements,
+)
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index.project_ledger import open_ledger_if_exists
 from model_code.collection.ledger.ledger import Ledger
@@ -241,6 +245,7 @@ def _measure_and_decide(
     cache.save()
     attempts, changed = read_attempts(project, searcher, ledger, ledger_view)
     report = make_report(calibration, batches, changed, protected)
+    report = replace(report, incdsi=reader.describe_incdsi(newest))
 
     decision = decide(
         report,
@@ -577,6 +582,16 @@ class BatchReader:
             vector_ids=vector_ids,
             examples=examples,
         )
+
+    def describe_incdsi(self, events: EventRange) -> str:
+        """Return how IncDSI changed the ranks of the documents that arrived in an event range.
+
+        Returns:
+            Sentences; empty if no vector of these documents was solved.
+        """
+        document_ids = [event.document_id for event in self._new_arrivals(events)]
+        summary = summarize_refinements(self.searcher.generation, document_ids)
+        return "" if summary is None else summary.sentence()
 
     @cached_property
     def arrived_answers(self) -> dict[str, frozenset[str]]:

@@ -194,12 +194,15 @@ def _introduction(row: Mapping[str, Any], report: Mapping[str, Any]) -> str:
     compared = ""
     if report.get("reference"):
         compared = f" Compared with: {report['reference']}."
+    incdsi = ""
+    if report.get("incdsi"):
+        incdsi = f" {report['incdsi']}"
     text = (
         f"Retriever {row['retriever']}, {moment:%Y-%m-%d %H:%M} UTC. "
         f"{report['documents']:,} new and changed documents (events {row['first_event']} to "
         f"{row['last_event']}){window}. Chance of any false alarm: at most {report['alpha']:.0%}."
     )
-    return f'<p class="muted">{escape(text + compared)}</p>'
+    return f'<p class="muted">{escape(text + compared + incdsi)}</p>'
 
 
 def _decision(decision: Mapping[str, Any]) -> str:

@@ -18,7 +18,10 @@ from model_code.collection.generations.generation_store import (
     default_retriever,
     retrievers,
 )
-from model_code.collection.generations.refinements import refinement_statuses
+from model_code.collection.generations.refinements import (
+    refinement_statuses,
+    summarize_refinements,
+)
 from model_code.collection.index.project_ledger import open_ledger_if_exists
 from model_code.collection.index.status import deciding_report, describe_unmeasured
 from model_code.collection.ledger.events import EventKind, EventState
@@ -157,6 +160,9 @@ def _added_step(view: LedgerView, generation: Generation) -> LoopStep:
     rejected = counts.get(EventState.REJECTED, 0)
     if rejected:
         text += f"; {rejected:,} rows were refused"
+    summary = summarize_refinements(generation)
+    if summary is not None:
+        text += f". {summary.sentence()}"
     return LoopStep("added", "done", text, (generation.folder / MANIFEST).stat().st_mtime)
 
 

@@ -13,6 +13,7 @@ from model_code.collection.generations.generation_store import set_default_retri
 from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.index.project_ledger import open_ledger
 from model_code.collection.ledger.tasks import MAX_ATTEMPTS, EventRange, TaskKind, TaskState
+from model_code.collection.segments.solved import SolvedSummary
 from model_code.drift.measures import MAX_EXAMPLES
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_text
@@ -130,6 +131,24 @@ def test_dry_run_measures_small_batch(project):
     decision = check_drift(project, record=False).decision
 
     assert "too few documents" in decision.reasons[0]
+
+
+def test_report_tells_the_effect_of_incdsi_on_arrivals(project, monkeypatch):
+    summary = SolvedSummary(2, 5, 3, 5, 0, 1)
+    asked = []
+
+    def summarize(generation, document_ids):
+        asked.extend(document_ids)
+        return summary
+
+    monkeypatch.setattr(drift_module, "summarize_refinements", summarize)
+    arrivals = documents(SEA, 12, "few", 3)
+    add(project, arrivals)
+
+    report = check_drift(project, record=False).report
+
+    assert summary.sentence() in report.text
+    assert set(asked) == arrivals.keys()
 
 
 def test_similar_documents_need_no_action(project):

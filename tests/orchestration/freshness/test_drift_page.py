@@ -40,6 +40,7 @@ def make_row(**values):
             ASKED_QUERIES: (DocumentExample("notes/a.md", 0.125),),
             "growth": (DocumentExample("gone.md"),),
         },
+        incdsi="IncDSI refined 2 documents.",
     )
     decision = Decision(
         Action.NO_ACTION, ("asked_quality is below", "held back: <no judgements>"), Action.RETRAIN
@@ -99,6 +100,10 @@ def test_page_shows_each_result_with_threshold_and_p(page):
     assert "within its threshold" in text
     assert "p = 0.0005" in text
     assert "0.6000" in text
+
+
+def test_page_tells_the_effect_of_incdsi(page):
+    assert "IncDSI refined 2 documents." in " ".join(parse(page).text)
 
 
 def test_page_explains_each_measure(page):

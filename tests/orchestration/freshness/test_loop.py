@@ -6,6 +6,7 @@ import pytest
 
 from model_code.collection.index.project_ledger import open_ledger
 from model_code.collection.ledger.tasks import EventRange, TaskKind, TaskState
+from model_code.collection.segments.solved import SolvedSummary
 from model_code.project import Project
 from orchestration.freshness.loop import loop_steps, recent_documents
 from orchestration.registry import history
@@ -66,6 +67,14 @@ def test_refined_documents_are_counted(project, monkeypatch):
     add(collection_of(project), row("a"), row("b"), row("c"))
 
     assert steps_of(project)["added"].text.endswith("3 of them added, 2 refined")
+
+
+def test_effect_of_incdsi_is_told(project, monkeypatch):
+    summary = SolvedSummary(2, 5, 3, 5, 0, 1)
+    monkeypatch.setattr("orchestration.freshness.loop.summarize_refinements", lambda _: summary)
+    add(collection_of(project), row("a"))
+
+    assert steps_of(project)["added"].text.endswith(f"1 of them added. {summary.sentence()}")
 
 
 def test_drift_says_why_it_is_not_measured(project):
