@@ -440,8 +440,8 @@ class _Chunk:
         # scores as its best row.
         chunk_terms = shared_terms[-1].select(first, end)
         row_scores = chunk_terms.scores(solver.ordered_rows)
-        self.bm25 = np.maximum.reduceat(row_scores.T, solver.document_starts, axis=1)
-        constraint_scores = [terms.scores(self.rows) for terms in shared_terms]
+        self.bm25 = np.maximum.reduceat(row_scores, solver.document_starts, axis=1)
+        constraint_scores = [terms.scores(self.rows).T for terms in shared_terms]
         self.constraint_bm25 = np.concatenate(constraint_scores, axis=1)
 
     def solve(self, position: int) -> SolvedDocument:

@@ -464,8 +464,7 @@ class SharedTerms:
 
     Attributes:
         counts: Count of each term in each query, shape (q, S), sparse. Terms are sorted.
-        weights: Contribution of each term to the BM25 score of each passage, (n, S), sparse. Terms
-            are sorted.
+        weights: Contribution of each term to the BM25 score of each passage, (n, S), sparse.
     """
 
     counts: sparse.csr_matrix
@@ -475,24 +474,16 @@ class SharedTerms:
         """Return the terms of the queries from `start` to before `stop`."""
         return SharedTerms(self.counts[start:stop], self.weights)
 
-    @cached_property
-    def _counts_by_term(self) -> sparse.csr_matrix:
-        """The counts as a matrix with a row for each term, shape (S, q), sparse."""
-        return self.counts.T.tocsr()
-
     def scores(self, rows: np.ndarray) -> np.ndarray:
-        """Return the BM25 score of passages for each query, shape (r, q), float32.
+        """Return the BM25 score of passages for each query, shape (q, r), float32.
 
-        The terms of a passage are added in sorted order, so a score does not depend on the other
-        passages and queries. The scores are rounded to float32, because the index rounds its own
-        scores in this way.
+        The scores are rounded to float32, because the index rounds its own scores in this way.
 
         Args:
             rows: Rows (r,) of the passages in the index.
         """
-        scores = self.weights[rows] @ self._counts_by_term
-        # Rounding the stored values first takes half of the memory of a dense float64 matrix.
-        return scores.astype(np.float32).toarray()
+        scores = self.counts @ self.weights[rows].T
+        return scores.toarray().astype(np.float32)
 
 
 class PassageWeights:
