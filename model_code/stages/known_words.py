@@ -5,8 +5,8 @@ A known query is one that a document is known to answer. Its words are indexed w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,10 @@ DEFAULT_IN_LENGTH = True
 # queries.
 MAX_LOSS = 0.01
 
+# Groups of dev queries in a report: a relevant document has known queries, or none has.
+WITH_KNOWN = "with_known"
+WITHOUT_KNOWN = "without_known"
+
 
 @dataclass(frozen=True)
 class KnownWordsChoice:
@@ -50,12 +54,17 @@ class KnownWordsChoice:
             nothing was measured.
         variants: The variants that were compared.
         chosen_on_dev: Whether the dev queries decided. Otherwise `words` is the default.
+        groups: The same means by group of dev queries: `WITH_KNOWN` and `WITHOUT_KNOWN`. A group
+            without queries is left out.
+        group_sizes: Number of dev queries of each group.
     """
 
     words: KnownWords
     dev: Sequence[float]
     variants: Sequence[KnownWords]
     chosen_on_dev: bool = False
+    groups: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    group_sizes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def report(self) -> dict[str, Any]:
@@ -64,14 +73,17 @@ class KnownWordsChoice:
         The compared variants are listed, each with its mean metric on the dev queries.
         """
         measured = []
-        for variant, value in zip(self.variants, self.dev, strict=False):
-            measured.append(
-                {"weight": variant.weight, "in_length": variant.in_length, "dev": value}
-            )
+        for number, value in enumerate(self.dev):
+            variant = self.variants[number]
+            row = {"weight": variant.weight, "in_length": variant.in_length, "dev": value}
+            for group, means in self.groups.items():
+                row[group] = means[number]
+            measured.append(row)
         return {
             "weight": self.words.weight,
             "in_length": self.words.in_length,
             "chosen_on_dev": self.chosen_on_dev,
+            "queries": dict(self.group_sizes),
             "variants": measured,
         }
 
@@ -154,23 +166,37 @@ def choose_known_words(
         metric_by_query = evaluate_run(run, sample.qrels, [metric])[metric]
         values.append(np.array([metric_by_query[query_id] for query_id in sample.queries]))
 
-    means = [round(float(query_values.mean()), MEAN_DECIMALS) for query_values in values]
+    means = _means(values)
 
     # Mark the queries whose documents have no known query. Words of known queries only help other
     # documents, so these queries can only lose.
     plain_ids = set(queries_without_known(sample, retriever))
     is_plain = np.array([query_id in plain_ids for query_id in sample.queries])
+    groups: dict[str, Sequence[float]] = {}
+    group_sizes: dict[str, int] = {}
+    for name, in_group in ((WITH_KNOWN, ~is_plain), (WITHOUT_KNOWN, is_plain)):
+        if in_group.any():
+            groups[name] = _means([query_values[in_group] for query_values in values])
+            group_sizes[name] = int(in_group.sum())
+
     allowed = _allowed_variants(variants, values, is_plain)
     default_is_allowed = 0 in allowed
 
     queries_that_can_gain = int((~is_plain).sum())
     if queries_that_can_gain < MIN_LEARNING_QUERIES and default_is_allowed:
-        return KnownWordsChoice(variants[0], means, variants)
+        return KnownWordsChoice(
+            variants[0], means, variants, groups=groups, group_sizes=group_sizes
+        )
 
     best = max(allowed, key=lambda number: (means[number], -variants[number].weight))
     if default_is_allowed and not is_clear_gain(values[best] - values[0]):
         best = 0
-    return KnownWordsChoice(variants[best], means, variants, chosen_on_dev=True)
+    return KnownWordsChoice(variants[best], means, variants, True, groups, group_sizes)
+
+
+def _means(values: Sequence[np.ndarray]) -> list[float]:
+    """Return the rounded mean of each variant's metric."""
+    return [round(float(query_values.mean()), MEAN_DECIMALS) for query_values in values]
 
 
 def _allowed_variants(

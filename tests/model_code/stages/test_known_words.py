@@ -62,6 +62,18 @@ def make_evaluation_set(source: str = "qrels", asked: int = ASKED) -> Any:
     )
 
 
+def test_groups_of_queries_are_reported() -> None:
+    variants = known_word_variants(None, True, LIMITS)
+    retriever: Any = FakeBm25({0.0: (0, 30), 0.25: (15, 15), 0.5: (30, 15), 1.0: (30, 0)})
+
+    report = choose_known_words(make_evaluation_set(), variants, retriever).report
+
+    assert report["queries"] == {"with_known": ASKED, "without_known": UNASKED}
+    means = {row["weight"]: (row["with_known"], row["without_known"]) for row in report["variants"]}
+    assert means[0.0] == (0.0, 30 / UNASKED)
+    assert means[1.0] == (30 / ASKED, 0.0)
+
+
 def choose(
     answered: dict[float, tuple[int, int]], source: str = "qrels", asked: int = ASKED
 ) -> float:
