@@ -41,6 +41,8 @@ ERROR_DESCRIPTIONS = {
     422: "The request is not valid",
     503: "The service is too busy, or not ready; see Retry-After",
 }
+# Status of the answer to a request that failed by an unexpected error.
+UNEXPECTED_ERROR_STATUS = 500
 # Largest size of the body of one request, in bytes.
 MAX_BODY_BYTES = 64_000_000
 # Largest total size of the bodies of all requests that are received at the same time, in bytes.
@@ -166,18 +168,32 @@ class RequestCount:
         self.requests = requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on, and count it when its response starts."""
+        """Pass a request on, and count it when its response starts.
+
+        An unexpected error of a route passes through all middleware, and is answered outside of it
+        with status 500. So it is counted here when it passes.
+        """
+        has_started = False
+
+        def count(status: int) -> None:
+            # The router has put the matching route into the scope; none for unknown paths.
+            route = getattr(scope.get("route"), "path", "none")
+            self.requests.labels(f"{scope['method']} {route}", str(status)).inc()
 
         async def send_counted(message: Message) -> None:
             """Send a part of the response, and count the request at the first part."""
+            nonlocal has_started
             if message["type"] == "http.response.start":
-                # The router has put the matching route into the scope; none for unknown paths.
-                route = getattr(scope.get("route"), "path", "none")
-                status = str(message["status"])
-                self.requests.labels(f"{scope['method']} {route}", status).inc()
+                has_started = True
+                count(message["status"])
             await send(message)
 
-        await self.app(scope, receive, send_counted)
+        try:
+            await self.app(scope, receive, send_counted)
+        except Exception:
+            if scope["type"] == "http" and not has_started:
+                count(UNEXPECTED_ERROR_STATUS)
+            raise
 
 
 def create_app(

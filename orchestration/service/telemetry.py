@@ -216,7 +216,7 @@ class TraceRequests:
             return
 
         from opentelemetry.propagate import extract
-        from opentelemetry.trace import SpanKind, StatusCode
+        from opentelemetry.trace import SpanKind
 
         headers = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
@@ -233,14 +233,27 @@ class TraceRequests:
 
         tracer = self.telemetry.tracer
         with tracer.start_as_current_span(method, extract(headers), SpanKind.SERVER) as span:
-            await self.app(scope, receive, send_recorded)
+            try:
+                await self.app(scope, receive, send_recorded)
+            except Exception:
+                # An unexpected error of a route passes here, and is answered further outside.
+                self._record(span, scope, status)
+                raise
+            self._record(span, scope, status)
 
-            # The route is known only now, because the router runs inside the span.
-            route = getattr(scope.get("route"), "path", "none")
-            span.update_name(f"{method} {route}")
-            span.set_attribute("http.request.method", method)
-            span.set_attribute("http.route", route)
-            span.set_attribute("http.response.status_code", status)
-            if status >= MIN_ERROR_STATUS:
-                span.set_status(StatusCode.ERROR)
-            self.telemetry.record_request(method, route, status)
+    def _record(self, span: Any, scope: Scope, status: int) -> None:
+        """Add method, route and status of a request to its span, and count the request.
+
+        The route is known only after the request, because the router runs inside the span.
+        """
+        from opentelemetry.trace import StatusCode
+
+        method = scope["method"]
+        route = getattr(scope.get("route"), "path", "none")
+        span.update_name(f"{method} {route}")
+        span.set_attribute("http.request.method", method)
+        span.set_attribute("http.route", route)
+        span.set_attribute("http.response.status_code", status)
+        if status >= MIN_ERROR_STATUS:
+            span.set_status(StatusCode.ERROR)
+        self.telemetry.record_request(method, route, status)

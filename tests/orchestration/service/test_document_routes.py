@@ -598,6 +598,14 @@ def test_metrics_count_requests_and_documents(serve, line):
     assert line in metric_lines(client)
 
 
+def test_metrics_count_unexpected_errors(serve):
+    client = serve()
+
+    client.post("/search", json={"text": "bug"})
+
+    assert 'freshet_requests_total{route="POST /search",status="500"} 1.0' in metric_lines(client)
+
+
 def test_retrievers_that_are_behind_are_named(serve):
     client = serve()
     add(client, CAKE)

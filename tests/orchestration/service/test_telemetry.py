@@ -116,6 +116,16 @@ def test_metrics_are_exported(client, reader):
     assert statuses["/search"] == 1
 
 
+def test_unexpected_error_is_exported_with_its_route(client, reader):
+    with pytest.raises(ZeroDivisionError):
+        client.post("/search", json={"text": "bug"})
+
+    points = metric_points(reader)
+
+    (failed,) = points["freshet.requests"]
+    assert failed.attributes == {"method": "POST", "route": "/search", "status": 500}
+
+
 def test_telemetry_is_off_without_endpoint(monkeypatch):
     monkeypatch.delenv(ENDPOINT, raising=False)
 
