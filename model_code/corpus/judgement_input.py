@@ -170,9 +170,29 @@ def _read_table(path: Path, columns: JudgementColumns) -> Iterator[Row | Refused
         if names is None:
             # The columns of the first sound row are those of the file.
             names = _find_columns(row.values, given, path.name)
+        names = _with_further_columns(names, row.values)
         values = _judgement_values(row.values, names)
         values["question"] = row.values.get(names["question"])
         yield Row("qrels", row.location, values)
+
+
+def _with_further_columns(names: Mapping[str, str], values: Mapping[str, Any]) -> dict[str, str]:
+    """Return column names by our names, completed by those that only this row has.
+
+    In JSON lines, the first row may lack a grade that a later row states.
+
+    Args:
+        names: The file's column names by our names, as far as they are known.
+        values: Values of a row by the file's column names.
+    """
+    completed = dict(names)
+    for ours, recognised in COLUMN_NAMES.items():
+        column = None
+        if ours not in completed:
+            column = _recognise(values, recognised)
+        if column is not None:
+            completed[ours] = column
+    return completed
 
 
 def _find_columns(

@@ -41,6 +41,20 @@ def test_grade_and_split_are_read(tmp_path):
     )
 
 
+def test_grade_that_the_first_row_lacks_is_read(tmp_path):
+    rows = [
+        {"question": "How hot?", "document": "tea.md"},
+        {"question": "How hot?", "document": "notes/oven.md", "grade": 0},
+    ]
+
+    judged = read(tmp_path / "j.jsonl", "".join(f"{json.dumps(row)}\n" for row in rows))
+
+    assert judged.pairs == (
+        JudgedPair("How hot?", "tea.md"),
+        JudgedPair("How hot?", "notes/oven.md", 0),
+    )
+
+
 def test_unnamed_index_column_is_no_grade(tmp_path):
     judged = read(tmp_path / "j.csv", ",question,document\n0,How hot?,tea.md\n")
 
