@@ -242,6 +242,8 @@ def plain_text(content: str) -> str:
 def _read_text(path: Path) -> str:
     """Return the text of a file, decoded as UTF-8, or as Latin-1 for old collections.
 
+    A byte order mark is left out. It would become part of the first id.
+
     Raises:
         FreshetError: If the file is a damaged .gz file.
     """
@@ -254,6 +256,6 @@ def _read_text(path: Path) -> str:
                 f"{path} is not a whole .gz file ({error}); fetch it again"
             ) from None
     try:
-        return content.decode("utf-8")
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError:
         return content.decode("latin-1")

@@ -154,3 +154,16 @@ def test_gz_file_with_damaged_content_is_refused(tmp_path):
 
     with pytest.raises(FreshetError, match=r"is not a whole .gz file"):
         list(read_qrels(path))
+
+
+def test_byte_order_mark_is_no_part_of_an_id(tmp_path):
+    topics = tmp_path / "topics.tsv"
+    topics.write_text(LINE_TOPICS, encoding="utf-8-sig")
+    qrels = tmp_path / "qrels.txt"
+    qrels.write_text(QRELS, encoding="utf-8-sig")
+
+    first_topic = next(read_topics(topics))
+    first_judgement = next(read_qrels(qrels))
+
+    assert first_topic.values["id"] == "301"
+    assert first_judgement.values["query_id"] == "301"
