@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -91,8 +91,9 @@ def score_outside_run(
     graded = judgements.graded()
     qrels = {query_id: graded[query_id] for query_id in query_ids}
 
-    run = read_outside_run(path)
-    _require_common_ids(name, run, qrels, set(corpus.documents["document_id"]))
+    documents = set(corpus.documents["document_id"])
+    run = read_outside_run(path, documents.union(qrels))
+    _require_common_ids(name, run, qrels, documents)
     metrics = list(build.values.columns)
     scores = evaluate_run(run, qrels, metrics)
     values = pd.DataFrame({metric: pd.Series(scores[metric]) for metric in metrics})
@@ -102,15 +103,19 @@ def score_outside_run(
     return run, SystemScores(name, build.split, values, asked_in_training=asked)
 
 
-def read_outside_run(path: Path) -> Run:
+def read_outside_run(path: Path, known_ids: Container[str] = ()) -> Run:
     """Read a TREC run as trec_eval does.
 
     The order of lines and the rank column are ignored. Fields are separated by any number of blanks
     or tabs. Rankings are ordered by descending score, and documents with equal scores by descending
     id.
 
+    Ids are decoded as `write_run` encodes them, because a run may come from another build. An id
+    that is known as it is written stays, such as an address with `%20`.
+
     Args:
         path: The run.
+        known_ids: Ids of the queries and documents of the build.
 
     Raises:
         FreshetError: If a line has another number of fields, or its score is not a finite number.
@@ -135,10 +140,16 @@ def read_outside_run(path: Path) -> Run:
             raise FreshetError(
                 f"{path}:{number} has the score {score_text!r}; a score is a finite number"
             )
-        run.setdefault(unquote(query_id), []).append((unquote(document_id), score))
+        ranking = run.setdefault(_read_id(query_id, known_ids), [])
+        ranking.append((_read_id(document_id, known_ids), score))
     for ranking in run.values():
         ranking.sort(key=lambda hit: (hit[1], hit[0]), reverse=True)
     return run
+
+
+def _read_id(text: str, known_ids: Container[str]) -> str:
+    """Return an id of a run, decoded unless the encoded text is the id of the build itself."""
+    return text if text in known_ids else unquote(text)
 
 
 def _read_score(text: str) -> float | None:

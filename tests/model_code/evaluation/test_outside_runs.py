@@ -51,6 +51,14 @@ def test_order_is_by_score_and_then_by_falling_id(tmp_path):
     assert run["p"] == [("a b", 3.0)]
 
 
+def test_known_id_with_percent_sign_stays_as_it_is(tmp_path):
+    path = write_run(tmp_path, ["q Q0 https://x/a%20b 1 2.0 x", "q Q0 c%20d 2 1.0 x"])
+
+    run = read_outside_run(path, known_ids={"https://x/a%20b"})
+
+    assert run == {"q": [("https://x/a%20b", 2.0), ("c d", 1.0)]}
+
+
 def test_scores_equal_trec_eval(tmp_path, corpus, build):
     queries = list(build.values.index)
     lines = []
