@@ -14,6 +14,7 @@ from typing import Any
 
 from model_code.collection.ledger.database import events, feedback, forgotten_queries
 from model_code.collection.ledger.events import EventKind, Feedback
+from model_code.errors import FreshetError
 from model_code.text.documents import Change, Document, Remove
 
 
@@ -34,11 +35,25 @@ def salvage_changes(file: Path, after: int) -> dict[str, Change]:
             continue
         # An event that put a document has no content if the document was erased later.
         has_content = kind == EventKind.PUT and bool(payload)
-        if has_content:
-            changes[document_id] = Document.from_payload(document_id, json.loads(payload))
-        else:
+        if not has_content:
             changes[document_id] = Remove(document_id)
+            continue
+        document = _parse_document(document_id, payload)
+        if document is not None:
+            changes[document_id] = document
     return changes
+
+
+def _parse_document(document_id: str, payload: str) -> Document | None:
+    """Return the document of an event, or None if its content is damaged.
+
+    SQLite finds damage in the structure of a page, and not in a text. A document with a damaged
+    text is left out, like a row on a damaged page.
+    """
+    try:
+        return Document.from_payload(document_id, json.loads(payload))
+    except (ValueError, KeyError, TypeError, FreshetError):
+        return None
 
 
 def salvage_document_sources(file: Path) -> dict[str, str]:

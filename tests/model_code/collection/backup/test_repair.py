@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import re
 import shutil
+import sqlite3
 import sys
+from contextlib import closing
 
 import pytest
 
@@ -18,8 +20,11 @@ from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.index.project_ledger import open_ledger, read_feedback
 from model_code.collection.ledger.events import Feedback, LedgerCursor, Position
+from model_code.collection.ledger.ledger import Ledger
+from model_code.collection.ledger.salvage import salvage_changes
 from model_code.corpus.known_queries import query_hash
 from model_code.errors import Damaged, FreshetError
+from model_code.text.documents import Document
 from orchestration import cli
 from tests.live_example import BASE, add, collection_of, make_project, open_build, row, texts
 
@@ -248,6 +253,20 @@ def test_sources_are_recovered_from_torn_ledger(torn_ledger):
 
     with open_ledger(torn_ledger) as ledger:
         assert ledger.document_sources()["n1"] == "sync notes"
+
+
+def test_document_with_damaged_text_is_left_out_of_the_recovery(tmp_path):
+    """A damaged text, which SQLite does not find, must not stop the recovery of the others."""
+    file = tmp_path / "ledger.sqlite"
+    with Ledger.open(f"sqlite:///{file}") as ledger:
+        ledger.receive([Document("a", "", "apple"), Document("b", "", "bread")], "test")
+    with closing(sqlite3.connect(file)) as connection, connection:
+        damaged = """UPDATE ledger_events SET payload = '{"text": "app' WHERE document_id = 'a'"""
+        connection.execute(damaged)
+
+    changes = salvage_changes(file, after=0)
+
+    assert changes == {"b": Document("b", "", "bread")}
 
 
 def test_repair_without_intact_generation_names_promote(live):
