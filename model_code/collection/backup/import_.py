@@ -160,7 +160,13 @@ def _check_manifest(folder: Path) -> None:
             f"{folder} is no export: it lacks {MANIFEST} or {DOCUMENTS_FILE}. "
             "`freshet export --all FOLDER` writes one."
         )
-    export_format = read_json(manifest).get("format")
+    try:
+        content = read_json(manifest)
+    except ValueError:
+        content = None
+    if not isinstance(content, Mapping):
+        raise FreshetError(f"{manifest} is torn; copy the folder again, or export it again")
+    export_format = content.get("format")
     if export_format != EXPORT_FORMAT:
         raise FreshetError(
             f"{folder} has the export format {export_format!r}, and this version reads format "

@@ -267,6 +267,13 @@ def test_folder_that_is_no_export_is_refused(elsewhere, export_folder, tmp_path)
         import_project(elsewhere, export_folder)
 
 
+def test_torn_manifest_of_an_export_is_explained(elsewhere, export_folder):
+    (export_folder / MANIFEST).write_text('{"format"')
+
+    with pytest.raises(FreshetError, match=r"manifest\.json is torn; copy the folder again"):
+        import_project(elsewhere, export_folder)
+
+
 def test_export_does_not_overwrite_a_folder(source, export_folder):
     with pytest.raises(FreshetError, match=r"export exists\. Name a new folder"):
         export_project(source, export_folder)
