@@ -58,7 +58,14 @@ class HandoverTarget:
 
     def __post_init__(self) -> None:
         """Raise an error if the address contains a password, because addresses are stored."""
-        if urlsplit(self.target).password is not None:
+        try:
+            password = urlsplit(self.target).password
+        except ValueError as error:
+            raise FreshetError(
+                f"the address {self.target!r} cannot be read ({error}); write it as "
+                "http://127.0.0.1:6333, or name a folder"
+            ) from None
+        if password is not None:
             raise FreshetError(
                 "the address contains a password, which would be stored and printed; "
                 "leave it out, and set the variable of the engine, such as QDRANT_API_KEY"

@@ -231,6 +231,11 @@ def test_password_in_address_is_refused():
     assert "secret" not in str(raised.value)
 
 
+def test_malformed_address_is_explained():
+    with pytest.raises(FreshetError, match=r"'http://\[host' cannot be read"):
+        HandoverTarget("qdrant", "http://[host", "notes")
+
+
 def test_erased_document_leaves_the_engine(own, engine):
     from model_code.collection.erase import erase_documents
 
