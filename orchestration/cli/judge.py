@@ -12,7 +12,7 @@ import typer
 
 from model_code.errors import FreshetError
 from model_code.project import Project
-from model_code.text.words import print_message
+from model_code.text.words import is_valid_utf8, print_message
 from orchestration.cli.options import AsJson, DryRun
 from orchestration.running_service import find_running_service
 
@@ -196,9 +196,7 @@ def _questions(file: Path | None) -> Iterator[str]:
     """
     lines: Iterable[str]
     if file is not None:
-        if not file.is_file():
-            raise FreshetError(f"{file} is not a file; name a file with one question per line")
-        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = _read_lines(file)
     else:
         # Ask for questions until the user gives an empty answer.
         lines = iter(lambda: _ask("question (empty: end): "), "")
@@ -206,6 +204,27 @@ def _questions(file: Path | None) -> Iterator[str]:
         question = " ".join(line.split())
         if question:
             yield question
+
+
+def _read_lines(file: Path) -> list[str]:
+    """Return the lines of a text file, in the encoding that its content suggests.
+
+    Raises:
+        FreshetError: If it is not a text file.
+    """
+    from model_code.corpus.sources.readers import open_text
+
+    if not file.is_file():
+        raise FreshetError(f"{file} is not a file; name a file with one question per line")
+    remedy = "save it as text in UTF-8, with one question per line"
+    try:
+        with open_text(file) as stream:
+            text = stream.read()
+    except UnicodeDecodeError:
+        raise FreshetError(f"{file} is not a whole text file; {remedy}") from None
+    if not is_valid_utf8(text):
+        raise FreshetError(f"{file} is not a text file; {remedy}")
+    return text.splitlines()
 
 
 def _judge_hits(question: str, hits: Sequence[Hit]) -> tuple[list[JudgedPair], bool]:

@@ -129,6 +129,16 @@ def test_questions_of_a_file_are_asked(project, run):
     ]
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "cp1252"])
+def test_file_of_questions_is_read_in_its_encoding(project, run, encoding):
+    (project.root / "questions.txt").write_text("Wie sortiert man für später?\n", encoding)
+
+    run("--interactive", "questions.txt", "-k", "1", typed="y\n")
+
+    (judged,) = read_judgements(project.judgements)
+    assert judged.question == "Wie sortiert man für später?"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
