@@ -49,8 +49,10 @@ IDS, ID_STARTS = "ids", "id_starts"
 # Entry of `ENDS` for a column without a value, such as a missing date.
 NO_VALUE = -1
 
-# Number of records that are read together when whole columns are read.
+# Largest number of records that are read together when whole columns are read, and the number of
+# bytes from which no further record is added. Linux reads at most 2 GiB at once.
 RECORDS_AT_ONCE = 4096
+BYTES_AT_ONCE = 2**26
 
 # Ids and texts may hold lone surrogates, which plain UTF-8 cannot encode.
 ENCODING = ("utf-8", "surrogatepass")
@@ -242,17 +244,31 @@ class DocumentFile:
     def read_columns(self, columns: Sequence[str]) -> list[list[Any]]:
         """Read columns of all documents. Each is a list of values in the order of the ids."""
         values: list[list[Any]] = [[] for _ in columns]
-        for first in range(0, len(self), RECORDS_AT_ONCE):
-            last = min(len(self), first + RECORDS_AT_ONCE) - 1
+        first = 0
+        while first < len(self):
+            end = self._end_of_run(first)
             # The records of neighbouring documents are one run of bytes.
             start = self._starts[first]
-            size = self._starts[last + 1] - start
+            size = self._starts[end] - start
             records = self._records.read_runs(np.array([start]), np.array([size]))
-            numbers = np.arange(first, last + 1)
+            numbers = np.arange(first, end)
             for row in self._split_records(records.tobytes(), numbers, columns):
                 for column, name in zip(values, columns, strict=True):
                     column.append(row[name])
+            first = end
         return values
+
+    def _end_of_run(self, first: int) -> int:
+        """Return the number of the document before which a run of records to read together ends.
+
+        The run has at least one record.
+
+        Args:
+            first: Number of the first document of the run.
+        """
+        last_byte = self._starts[first] + BYTES_AT_ONCE
+        end = int(np.searchsorted(self._starts, last_byte, side="right")) - 1
+        return min(max(end, first + 1), first + RECORDS_AT_ONCE, len(self))
 
     def _split_records(
         self, records: bytes, numbers: np.ndarray, columns: Sequence[str]

@@ -37,6 +37,30 @@ def test_columns_are_read_as_they_were_written(
     assert columns == [[row[name] for row in rows] for name in COLUMNS]
 
 
+def test_large_records_are_read_in_several_runs(tmp_path, monkeypatch):
+    """One read of all records could exceed the memory, and the 2 GiB that Linux reads at once."""
+    monkeypatch.setattr(documents, "BYTES_AT_ONCE", 100)
+    rows = make_rows(40)
+    path = tmp_path / "documents.safetensors"
+    write_rows(rows, path)
+    file = documents.DocumentFile(path)
+    sizes = []
+    read_runs = file._records.read_runs
+
+    def read_and_note_size(starts, counts):
+        sizes.append(int(counts.sum()))
+        return read_runs(starts, counts)
+
+    monkeypatch.setattr(file._records, "read_runs", read_and_note_size)
+
+    (texts,) = file.read_columns(["text"])
+
+    assert texts == [row["text"] for row in rows]
+    # A record that alone is larger than the limit is read on its own.
+    largest_record = max(len(row["text"].encode()) for row in rows) + 100
+    assert max(sizes) <= largest_record
+
+
 def test_reading_and_writing_documents_imports_no_pyarrow(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path;"
