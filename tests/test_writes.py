@@ -67,6 +67,7 @@ ALLOWED = {
         model_code/collection/backup/backup.py:link
         model_code/collection/backup/backup.py:backup
         model_code/collection/backup/backup.py:restore
+        model_code/collection/backup/backup.py:_place_ledger
         model_code/collection/backup/import_.py:_copy_export""",
     "moves what exists as a whole, and loses nothing where it is undone": """
         model_code/collection/generations/generation_store.py:GenerationStore.delete

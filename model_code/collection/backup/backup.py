@@ -127,11 +127,7 @@ def restore(source: Path, root: Path) -> Project:
     shutil.rmtree(staging, ignore_errors=True)
     shutil.copytree(source / "live", staging)
     if ledger_path is not None:
-        # A backup has the ledger in the folder `live`. The project may keep it elsewhere.
-        is_elsewhere = ledger_path.parent != project.live
-        if is_elsewhere and (staging / LEDGER).is_file():
-            ledger_path.parent.mkdir(parents=True, exist_ok=True)
-            shutil.move(staging / LEDGER, ledger_path)
+        _place_ledger(staging, ledger_path, project)
     for name in SETTINGS:
         if (source / name).is_file() and not (root / name).exists():
             shutil.copyfile(source / name, root / name)
@@ -172,6 +168,26 @@ def _copy_ledger(project: Project, target: Path) -> str | None:
         with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(target)) as copy:
             source.backup(copy)
     return None
+
+
+def _place_ledger(staging: Path, ledger_path: Path, project: Project) -> None:
+    """Move the ledger of a backup to the path that the project's settings name.
+
+    A backup has the ledger in the folder `live`. The project may keep it elsewhere, or there under
+    another name.
+
+    Args:
+        staging: Copy of the backup's folder `live`, which becomes that of the project.
+        ledger_path: File of the project's ledger.
+        project: The project.
+    """
+    if not (staging / LEDGER).is_file():
+        return
+    target = ledger_path
+    if ledger_path.parent == project.live:
+        target = staging / ledger_path.name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.move(staging / LEDGER, target)
 
 
 def _require_absent(path: Path) -> None:

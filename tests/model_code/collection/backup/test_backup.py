@@ -81,6 +81,17 @@ def test_backup_during_writes_restores_same_searches(live, tmp_path):
     assert rankings(searcher) == rankings(Searcher(live.live, generation, {}))
 
 
+def test_ledger_of_another_name_is_restored(own, tmp_path, monkeypatch):
+    monkeypatch.setenv("FRESHET_LEDGER", "sqlite:///live/changes.sqlite")
+    add(LiveIndex(own), row("n1", "word1 word2"))
+    backup(own, tmp_path / "copy")
+
+    restored = restore(tmp_path / "copy", tmp_path / "elsewhere")
+
+    assert "n1" in LiveIndex(restored).ledger.content_hashes()
+    assert not (restored.live / "ledger.sqlite").exists()
+
+
 def test_restored_project_takes_additions(live, tmp_path):
     backup(live, tmp_path / "copy")
     restored = restore(tmp_path / "copy", tmp_path / "elsewhere")
