@@ -309,9 +309,15 @@ class Service:
         checked = time.monotonic()
         while not self._stopping.wait(searchers.POLL_SECONDS):
             self.searchers.refresh()
-            if time.monotonic() - checked >= EXPIRY_SECONDS:
-                checked = time.monotonic()
+            if time.monotonic() - checked < EXPIRY_SECONDS:
+                continue
+            checked = time.monotonic()
+            try:
                 self._remove_expired()
+            except Exception as error:
+                # Every error is caught, so that the thread goes on to open new generations. An
+                # example are settings that are half edited.
+                log.error("expired documents were not removed: %s", error)
 
     def _remove_expired(self) -> None:
         """Remove expired documents from the index.

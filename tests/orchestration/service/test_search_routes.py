@@ -10,7 +10,9 @@ import pytest
 
 from freshet import Client
 from freshet.results import SearchResult
+from model_code.errors import FreshetError
 from orchestration.guard import read_or_create_token
+from orchestration.service import service
 from tests.orchestration.service.conftest import FakeSearcher, until
 
 
@@ -400,3 +402,20 @@ def test_options_of_typed_queries_have_defaults(serve, searched_options):
     assert not options.prefix
     assert options.min_score is None
     assert options.diversity == 0
+
+
+def test_error_of_expiry_does_not_end_the_watch_for_generations(serve, live, monkeypatch):
+    has_failed = threading.Event()
+
+    def fail(self):
+        has_failed.set()
+        raise FreshetError("params.yaml is half edited")
+
+    monkeypatch.setattr(FakeSearcher, "expired_documents", fail)
+    monkeypatch.setattr(service, "EXPIRY_SECONDS", 0.0)
+    client = serve()
+    assert has_failed.wait(30)
+
+    live.change(("c", "cake"))
+
+    assert until(lambda: client.get("/search", params={"text": "cake"}).json()["hits"])
