@@ -19,7 +19,6 @@ from model_code.collection.generations.generation_store import (
     default_retriever,
     retrievers,
 )
-from model_code.errors import FreshetError
 from model_code.project import Project
 
 log = logging.getLogger(__name__)
@@ -126,9 +125,10 @@ class PublishThread:
             publish(self.project, self.target, self.key)
             self._published = current
             self.failure = None
-        except (FreshetError, OSError) as error:
-            # The next call tries again. Meanwhile documents can still be searched and changed.
-            failure = str(error)
+        except Exception as error:
+            # Every error is caught, so that the thread goes on and the next call tries again.
+            # Meanwhile documents can still be searched and changed.
+            failure = str(error) or type(error).__name__
             if failure != self.failure:
                 log.error("the generation is not published: %s", failure)
             self.failure = failure

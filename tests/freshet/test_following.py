@@ -21,6 +21,7 @@ from model_code.collection.follow.storage import SharedStorage
 from model_code.collection.index.live_index import LiveIndex
 from model_code.project import Project
 from orchestration.cli.app import app
+from orchestration.service import following
 from orchestration.service.app import create_app
 from orchestration.service.following import FollowThread, PublishThread
 
@@ -127,6 +128,18 @@ def test_failed_publication_is_reported_and_repeated(writer, target, tmp_path):
     thread.publish_once()
 
     assert thread.failure is None
+
+
+def test_unexpected_error_of_a_publication_is_reported(writer, target, monkeypatch):
+    def fail(*arguments):
+        raise ValueError("no JSON")
+
+    monkeypatch.setattr(following, "publish", fail)
+    thread = PublishThread(writer, target, KEY.encode())
+
+    thread.publish_once()
+
+    assert thread.failure == "no JSON"
 
 
 def test_setting_makes_the_service_publish(writer, target, monkeypatch):
