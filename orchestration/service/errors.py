@@ -126,6 +126,8 @@ async def _answer_invalid_request(request: Request, error: Exception) -> Respons
 async def _answer_http_exception(request: Request, error: Exception) -> Response:
     """Answer an error of FastAPI itself, such as an unknown path, with its status as JSON."""
     assert isinstance(error, HTTPException)
+    if error.status_code == 400 and _is_form(request):
+        return error_response(422, f"the uploaded files cannot be read: {error.detail}; see /docs")
     if error.status_code == 400:
         # FastAPI raises this error if it cannot parse the bytes of a body.
         return error_response(
@@ -138,6 +140,11 @@ async def _answer_http_exception(request: Request, error: Exception) -> Response
     for name, value in (error.headers or {}).items():
         response.headers.setdefault(name, value)
     return response
+
+
+def _is_form(request: Request) -> bool:
+    """Return whether the body of a request is a form, such as an upload of files."""
+    return request.headers.get("content-type", "").startswith("multipart/")
 
 
 async def _answer_unexpected_error(request: Request, error: Exception) -> Response:

@@ -48,6 +48,15 @@ def test_unreadable_upload_is_rejected_with_reason(serve):
     assert "an old Office format" in rejected["reason"]
 
 
+def test_malformed_upload_is_explained(serve):
+    headers = {"Content-Type": "multipart/form-data"}
+
+    answer = serve().post("/documents/files", content=b"no form", headers=headers)
+
+    assert answer.status_code == 422
+    assert "the uploaded files cannot be read: Missing boundary" in answer.json()["error"]
+
+
 def test_notes_of_uploaded_files_are_kept(serve):
     client = serve()
     answer = upload(client, ("half.pdf", pdf(["cider", ""])), ("old.doc", b"\xd0\xcf"))
