@@ -34,7 +34,7 @@ from typing import (
     get_origin,
     get_type_hints,
 )
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 from freshet.errors import InvalidRequest, Unavailable, error_for_status
 from freshet.json_values import read_id_value, replace_missing, to_json_value
@@ -129,7 +129,8 @@ class Client:
         self._thread_state = threading.local()
         self._headers = {"Content-Type": "application/json"}
         if token:
-            self._headers["Authorization"] = f"Bearer {token}"
+            # A token that was read from a file ends with a line break, which no header may have.
+            self._headers["Authorization"] = f"Bearer {token.strip()}"
 
     def search(
         self,
@@ -434,7 +435,7 @@ class Client:
             content: Body of the request; None for none.
             timeout: Seconds to wait for each part of the answer.
         """
-        address = urlsplit(self.url)
+        address = _parse_address(self.url)
         connection = self._thread_connection()
         connection.timeout = timeout
         # A connection uses its attribute `timeout` only when it connects. An open socket gets it
@@ -448,13 +449,33 @@ class Client:
     def _thread_connection(self) -> HTTPConnection:
         """Return the connection that this thread keeps; make it at the first request."""
         if "connection" not in self._thread_state.__dict__:
-            address = urlsplit(self.url)
+            address = _parse_address(self.url)
             host = address.hostname or ""
             if address.scheme == "https":
                 self._thread_state.connection = HTTPSConnection(host, address.port)
             else:
                 self._thread_state.connection = HTTPConnection(host, address.port)
         return self._thread_state.connection
+
+
+def _parse_address(url: str) -> SplitResult:
+    """Split the address of a service into its parts.
+
+    Raises:
+        InvalidRequest: If it is not an HTTP address.
+    """
+    try:
+        address = urlsplit(url)
+        # A port that is not a number raises an error when it is read.
+        _ = address.port
+    except ValueError:
+        address = urlsplit("")
+    if address.scheme not in ("http", "https") or not address.hostname:
+        raise InvalidRequest(
+            f"the address of the service is {url!r}; write it with http:// or https://, such as "
+            "http://127.0.0.1:8765"
+        )
+    return address
 
 
 def _list_of(values: Iterable[T], name: str) -> list[T]:

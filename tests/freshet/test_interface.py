@@ -554,6 +554,16 @@ def test_closed_connection_is_opened_again(url):
         assert client._thread_state.connection.sock is kept
 
 
+@pytest.mark.parametrize("address", ["localhost:8765", "127.0.0.1:8765", "http://host:port", ""])
+def test_address_without_scheme_or_port_is_explained(address):
+    with pytest.raises(InvalidRequest, match="write it with http:// or https://"):
+        Client(address).search("split")
+
+
+def test_line_break_after_the_token_is_ignored(url):
+    assert Client(url, token="a token from a file\n").search("split", 1).hits
+
+
 def test_kept_connection_answers_without_delay():
     """asyncio sets TCP_NODELAY only if the socket states its protocol.
 
