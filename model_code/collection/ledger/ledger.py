@@ -64,6 +64,8 @@ from model_code.text.documents import Document
 VERSION_CONFLICT = "version conflict"
 # Number of characters of a version, which is a hash, that a message shows.
 SHOWN_VERSION = 12
+# Number of documents that are read at a time to erase a query from them. It bounds the memory.
+ERASED_BATCH_ROWS = 100
 
 DocumentContents = Mapping[str, Document]
 """Documents that were read from the files of a generation, by document id."""
@@ -480,8 +482,12 @@ class Ledger:
         forgotten = query_hash(text)
         has_content = (events.c.kind == EventKind.PUT) & events.c.payload.is_not(None)
         puts = sa.select(events.c.id, events.c.document_id, events.c.payload).where(has_content)
+        # The contents are read batch by batch, so that a large ledger does not fill the memory.
+        streamed_puts = puts.execution_options(yield_per=ERASED_BATCH_ROWS)
+        # New values of the events that have the query, by event id.
+        changed: dict[int, Row] = {}
         with self._database.write() as connection:
-            for event_id, document_id, payload in connection.execute(puts).all():
+            for event_id, document_id, payload in connection.execute(streamed_puts):
                 kept = [query for query in payload["queries"] if query_hash(query) != forgotten]
                 if len(kept) == len(payload["queries"]):
                     continue
@@ -489,7 +495,8 @@ class Ledger:
                 payload["queries"] = kept
                 # The content hash covers the queries, so it changes as well.
                 document = Document.from_payload(document_id, payload)
-                values = {"payload": payload, "content_hash": document.content_hash}
+                changed[event_id] = {"payload": payload, "content_hash": document.content_hash}
+            for event_id, values in changed.items():
                 is_event = events.c.id == event_id
                 connection.execute(sa.update(events).where(is_event).values(values))
         # Deleted texts stay in the file of the database until it is rewritten.

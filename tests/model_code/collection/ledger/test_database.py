@@ -7,6 +7,7 @@ from __future__ import annotations
 import gc
 import os
 import sqlite3
+import tracemalloc
 from contextlib import closing
 from dataclasses import replace
 
@@ -15,11 +16,13 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from model_code.collection.ledger import database as schema
+from model_code.collection.ledger import ledger as ledger_module
 from model_code.collection.ledger.database import open_database, open_database_if_exists
 from model_code.collection.ledger.events import Feedback
 from model_code.collection.ledger.ledger import Ledger
 from model_code.collection.ledger.states import SELECT_REVERTS, _last_by_document
 from model_code.errors import FreshetError
+from model_code.text.documents import Document
 
 
 def test_looking_creates_nothing(tmp_path):
@@ -146,3 +149,19 @@ def test_withdrawn_opinion_is_deleted(sqlite_url):
         assert not ledger.withdraw_feedback("ada", "how?", "a")
 
         assert ledger.feedback() == [replace(bob, received=2)]
+
+
+def test_query_is_erased_without_reading_the_whole_ledger_at_once(sqlite_url, monkeypatch):
+    monkeypatch.setattr(ledger_module, "ERASED_BATCH_ROWS", 5)
+    documents = [Document(f"d{number}", "", f"{number}" * 50_000) for number in range(10, 110)]
+    documents.append(Document("asked", "", "an answer", queries=("who is jane",)))
+    with Ledger.open(sqlite_url) as ledger:
+        ledger.receive(documents, "test")
+        tracemalloc.start()
+        ledger.erase_query("Who is Jane?")
+        _, peak_bytes = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+
+        assert ledger.latest(["asked"])["asked"].document.queries == ()
+    # All texts together have more than ten million characters.
+    assert peak_bytes < 5_000_000
