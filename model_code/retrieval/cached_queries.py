@@ -6,6 +6,7 @@ times as long as searching it. So the encodings of the last queries are kept bet
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,8 @@ class CachedEncoder:
             return
         for method in sorted(self._changed):
             staging = self.folder / f".{method}.making"
+            # A process that was killed may have left a part of it.
+            shutil.rmtree(staging, ignore_errors=True)
             self._kept[method].save(staging)
             replace_folder(staging, self.folder / method)
         self._changed.clear()

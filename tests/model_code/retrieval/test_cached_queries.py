@@ -81,3 +81,16 @@ def test_damaged_encodings_are_named(tmp_path: Path) -> None:
 
     with pytest.raises(Damaged, match=TEXTS):
         CachedEncoder(CountingEncoder(), tmp_path).encode(["a"])
+
+
+def test_encodings_are_kept_after_a_process_was_killed_while_it_wrote(tmp_path: Path) -> None:
+    (tmp_path / ".encode.making").mkdir()
+    (tmp_path / ".encode.making" / TEXTS).write_text("[")
+    cached = CachedEncoder(CountingEncoder(), tmp_path)
+    cached.encode(["a"])
+
+    cached.save()
+
+    encoder = CountingEncoder()
+    assert CachedEncoder(encoder, tmp_path).encode(["a"])[:, 0].tolist() == [1]
+    assert encoder.texts == []
