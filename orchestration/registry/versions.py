@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote
 
 from model_code.collection.ledger.events import Position
@@ -41,11 +41,14 @@ from orchestration.registry.built_retriever import ARTIFACT, BuiltRetriever, log
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Experiment, LoggedModel
+    from mlflow.entities import Experiment, LoggedModel, Run
     from mlflow.entities.model_registry import ModelVersion, RegisteredModel
+    from mlflow.store.entities import PagedList
 
     from model_code.evaluation.promotion import Verdict
     from model_code.evaluation.scores import SystemScores
+
+T = TypeVar("T")
 
 MODEL_DESCRIPTION = (
     "The retrievers of this project. The version with the alias `champion` is searched by default. "
@@ -269,12 +272,19 @@ class Registry:
 
     def find_runs(self, query: str) -> list[str]:
         """Return the ids of the project's runs that match a search query of MLflow."""
-        return [run.info.run_id for run in self.client.search_runs([self.experiment], query)]
+
+        def search(token: str | None) -> PagedList[Run]:
+            return self.client.search_runs([self.experiment], query, page_token=token)
+
+        return [run.info.run_id for run in _all_pages(search)]
 
     def models_of_runs(self, run_ids: Sequence[str]) -> list[LoggedModel]:
         """Return the models that were logged in these runs."""
-        logged = self.client.search_logged_models([self.experiment])
-        return [model for model in logged if model.source_run_id in run_ids]
+
+        def search(token: str | None) -> PagedList[LoggedModel]:
+            return self.client.search_logged_models([self.experiment], page_token=token)
+
+        return [model for model in _all_pages(search) if model.source_run_id in run_ids]
 
     def _find_version(self, identity: dict[str, str]) -> str | None:
         """Return the number of this project's version that has these tags, or None."""
@@ -490,6 +500,22 @@ def run_folders(project: Project, run_ids: Sequence[str]) -> list[Path]:
         if folder.is_relative_to(store) and folder.is_dir():
             folders.append(folder)
     return folders
+
+
+def _all_pages(search: Callable[[str | None], PagedList[T]]) -> Iterator[T]:
+    """Yield the results of all pages of a search. MLflow returns 100 models or 1,000 runs a page.
+
+    Args:
+        search: Function that returns a page, given the token of the page, which is None for the
+            first one.
+    """
+    token: str | None = None
+    while True:
+        page = search(token)
+        yield from page
+        token = page.token
+        if not token:
+            return
 
 
 def _read_metrics(evaluation: Path) -> dict[str, float]:

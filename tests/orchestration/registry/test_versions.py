@@ -20,6 +20,7 @@ import dagster as dg
 import numpy as np
 import pandas as pd
 import pytest
+from mlflow.store.entities import PagedList
 
 from assets.live import live_generation
 from assets.registry import registry_assets
@@ -778,3 +779,29 @@ def test_version_has_its_text_rules(three_champions, build):
 
 def test_version_without_retrain_has_no_snapshot(three_champions):
     assert champion_of(three_champions).snapshot == Position()
+
+
+class PagedClient:
+    """A client of MLflow whose searches return one result per page."""
+
+    def search_logged_models(self, experiments, page_token=None):
+        return self._page([SimpleNamespace(source_run_id=run) for run in "abc"], page_token)
+
+    def search_runs(self, experiments, query, page_token=None):
+        infos = [SimpleNamespace(run_id=run) for run in "abc"]
+        return self._page([SimpleNamespace(info=info) for info in infos], page_token)
+
+    def _page(self, results, page_token):
+        number = int(page_token or 0)
+        next_token = str(number + 1) if number + 1 < len(results) else None
+        return PagedList(results[number : number + 1], next_token)
+
+
+def test_searches_read_all_pages():
+    experiment = SimpleNamespace(experiment_id="1", name="freshet")
+    registry = versions.Registry(PagedClient(), experiment, "owner")
+
+    models = registry.models_of_runs(["a", "c"])
+
+    assert [model.source_run_id for model in models] == ["a", "c"]
+    assert registry.find_runs("") == ["a", "b", "c"]
