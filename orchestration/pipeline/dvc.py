@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import psutil
@@ -231,12 +231,18 @@ def _readers_of(addresses: set[str], recorded: Mapping[str, Mapping[str, Any]]) 
     """
     outputs = []
     for address in addresses:
-        outputs.extend(output["path"] for output in recorded[address].get("outs", ()))
+        outputs.extend(
+            PurePosixPath(output["path"]) for output in recorded[address].get("outs", ())
+        )
 
     readers = set()
     for address, entry in recorded.items():
         for dependency in entry.get("deps", ()):
-            if dependency["path"].startswith(tuple(outputs)):
+            path = PurePosixPath(dependency["path"])
+            # A stage reads an output, a part of it, or a folder with the outputs of several stages.
+            if any(
+                path.is_relative_to(output) or output.is_relative_to(path) for output in outputs
+            ):
                 readers.add(address)
     return readers
 

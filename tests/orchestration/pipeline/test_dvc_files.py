@@ -211,3 +211,31 @@ def test_changed_code_changes_its_stage(locked):
     (locked / "code.lock.json").write_text('{"hierarchy": "a2"}')
 
     assert dvc.changed_stages(locked, CURRENT) == {"hierarchy"}
+
+
+def test_changed_retriever_changes_only_stages_that_read_its_outputs(tmp_path):
+    (tmp_path / "dvc.lock").write_text("""\
+schema: '2.0'
+stages:
+  train@hce:
+    params: {params.yaml: {retrievers.hce: {kind: dense}}}
+    outs: [{path: artifacts/train/hce, md5: a}]
+  evaluate@hce:
+    deps: [{path: artifacts/train/hce, md5: a}]
+    outs: [{path: artifacts/evaluate/hce, md5: b}]
+  train@hce2:
+    params: {params.yaml: {retrievers.hce2: {kind: dense}}}
+    outs: [{path: artifacts/train/hce2, md5: c}]
+  evaluate@hce2:
+    deps: [{path: artifacts/train/hce2, md5: c}]
+    outs: [{path: artifacts/evaluate/hce2, md5: d}]
+  comparison:
+    deps: [{path: artifacts/evaluate, md5: e}]
+    outs: [{path: artifacts/comparison, md5: f}]
+""")
+    settings = {"retrievers": {"hce": {"kind": "lexical"}, "hce2": {"kind": "dense"}}}
+
+    # The name of the other retriever begins with that of the changed one. The comparison reads the
+    # folder with all evaluations.
+    changed = dvc.changed_stages(tmp_path, settings)
+    assert changed == {"train@hce", "evaluate@hce", "comparison"}
