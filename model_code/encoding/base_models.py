@@ -172,7 +172,8 @@ def _download_model(name: str) -> Path:
     try:
         return Path(snapshot_download(name, allow_patterns=list(HUB_FILES)))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
-        reason = str(error).strip().splitlines()[0]
+        # An error such as a timeout may have no text.
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise FreshetError(
             f"encoder {name!r} is not a local folder, and its download from the Hugging Face hub "
             f"failed ({reason}); set encoder.base to a folder in the sentence-transformers layout, "

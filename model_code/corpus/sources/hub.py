@@ -161,7 +161,8 @@ class HubSource:
             return str(HfApi().dataset_info(name, revision=revision).sha)
         except Exception as error:
             # The client raises a dozen kinds of errors. All mean that the hub has no answer.
-            reason = str(error).splitlines()[0]
+            # An error such as a timeout may have no text.
+            reason = str(error).strip().partition("\n")[0] or type(error).__name__
             raise FreshetError(
                 f"the hub does not answer for the data set {name!r}: {reason}"
             ) from None

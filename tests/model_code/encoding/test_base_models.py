@@ -80,11 +80,16 @@ def test_existing_folder_is_located(tmp_path: Path) -> None:
     assert locate_model(tmp_path) == tmp_path
 
 
-def test_failed_download_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    failed_download = Mock(side_effect=ConnectionError("no network"))
-    monkeypatch.setattr("huggingface_hub.snapshot_download", failed_download)
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [(ConnectionError("no network"), "no network"), (TimeoutError(), "TimeoutError")],
+)
+def test_failed_download_names_the_remedy(
+    monkeypatch: pytest.MonkeyPatch, error: OSError, reason: str
+) -> None:
+    monkeypatch.setattr("huggingface_hub.snapshot_download", Mock(side_effect=error))
 
-    with pytest.raises(FreshetError, match="someone/some-encoder.*no network.*set encoder.base"):
+    with pytest.raises(FreshetError, match=f"someone/some-encoder.*{reason}.*set encoder.base"):
         locate_model("someone/some-encoder")
 
 

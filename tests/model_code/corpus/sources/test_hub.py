@@ -133,6 +133,17 @@ def test_lock_has_the_commits_of_the_hub(tmp_path, fake_hub):
     assert set(fake_hub.asked) == {("BeIR/nq", "v1"), ("BeIR/nq-qrels", None)}
 
 
+def test_hub_error_without_text_is_named_by_its_type(tmp_path, monkeypatch):
+    class SilentHub:
+        def dataset_info(self, name, revision):
+            raise TimeoutError
+
+    monkeypatch.setattr("model_code.corpus.sources.hub.HfApi", SilentHub)
+
+    with pytest.raises(FreshetError, match="does not answer for .*: TimeoutError$"):
+        make_source_lock(revision_settings(), tmp_path)
+
+
 def test_build_reads_the_locked_commits(tmp_path, fake_hub, monkeypatch):
     lock = make_source_lock(revision_settings(), tmp_path)
     fake_hub.commits["BeIR/nq"] = "a2"
