@@ -216,7 +216,8 @@ def report_tables(comparison: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     }
     for name, group in comparison["groups"].items():
         tables[f"{GROUP_TITLES[name]}: {group['queries']:,}"] = systems_table(comparison, group)
-        tables[f"The same: paired differences in {main}"] = differences_table(group, main)
+        differences_title = f"{GROUP_TITLES[name]}: paired differences in {main}"
+        tables[differences_title] = differences_table(group, main)
 
     examples = comparison["examples"]
     if examples:

@@ -177,11 +177,19 @@ def first_words(titles):
     return [title.split()[0] for title in titles]
 
 
-def test_report_has_a_table_per_group():
-    tables = report_tables(make_comparison())
+def test_report_has_two_tables_per_group():
+    comparison = make_comparison()
+    tables = report_tables(comparison)
 
-    expected = ["Results", "Paired", "Queries", "The", "Queries", "Queries"]
-    assert first_words(tables) == expected
+    # The last table holds examples.
+    assert first_words(tables) == ["Results", "Paired", *["Queries"] * 5]
+    unseen, unseen_differences, seen, seen_differences = list(tables)[2:6]
+    for title, group in ((unseen, "unseen"), (seen, "seen")):
+        expected = systems_table(comparison, comparison["groups"][group])
+        pd.testing.assert_frame_equal(tables[title], expected)
+    for title, group in ((unseen_differences, "unseen"), (seen_differences, "seen")):
+        expected = differences_table(comparison["groups"][group], "nDCG@10")
+        pd.testing.assert_frame_equal(tables[title], expected)
 
 
 def test_report_shows_examples():
