@@ -22,6 +22,7 @@ from model_code.evaluation.scores import (
     average_over_seeds,
     evaluation_folders,
     load_scores,
+    strip_seed,
 )
 from model_code.evaluation.system_evaluation import own_document_queries
 
@@ -207,8 +208,12 @@ def _first_documents(run: Run, query: str, relevant: set[tuple[str, str]]) -> li
 
 
 def _evaluation_folder(context: StageContext, system: str) -> Path:
-    """Return the evaluation folder of a retriever, a fusion or a baseline."""
-    folder = context.inputs["evaluations"] / system
-    if folder.is_dir():
-        return folder
+    """Return the evaluation folder of a retriever, a fusion or a baseline.
+
+    For a system that was trained with several seeds, it is the folder of the first training.
+    """
+    for name in (*context.settings["retrievers"], *context.settings["fusions"]):
+        folder = context.inputs["evaluations"] / name
+        if strip_seed(name) == system and not left_out_reason(folder):
+            return folder
     return context.inputs["baselines"] / system

@@ -213,6 +213,24 @@ def test_trainings_with_other_seeds_share_a_row(tmp_path):
     assert content["systems"]["hce"]["hit@1"]["value"] == pytest.approx(sum(means) / 2, abs=1e-6)
 
 
+def test_examples_of_a_system_whose_trainings_all_have_a_suffix(tmp_path):
+    seeded = context(write_inputs(tmp_path), tmp_path)
+    for source, name in (("hce", "hce_seed0"), ("contrastive", "hce_seed1")):
+        target = tmp_path / "evaluations" / name
+        shutil.copytree(tmp_path / "evaluations" / source, target)
+        shutil.rmtree(target / "variants", ignore_errors=True)
+        write_json(target / "metrics.json", {"system": name})
+    shutil.rmtree(tmp_path / "evaluations" / "hce")
+    retrievers = dict.fromkeys(("contrastive", "hce_seed0", "hce_seed1"))
+    seeded = replace(seeded, settings={**seeded.settings, "retrievers": retrievers})
+
+    content = compare(seeded)
+
+    assert content["examples"]["system"] == "hce"
+    assert content["examples"]["won"]
+    assert all(len(row["first"]["hce"]) == 2 for row in content["examples"]["won"])
+
+
 def test_without_test_queries_dev_is_reported(tmp_path):
     content = compare(context(write_inputs(tmp_path, splits=("dev",)), tmp_path))
 
