@@ -82,6 +82,13 @@ class OpenSearchFiles:
         """Write the requests that are still in memory to the last file."""
         if self._lines:
             self._write_file()
+        # A hand-over that was interrupted may have written more files of these names, with requests
+        # that are out of date.
+        for path in self._folder.glob(f"{self._stem}-*.ndjson"):
+            if WRITTEN_FILE.fullmatch(path.name):
+                number = int(path.stem.rpartition("-")[2])
+                if number >= self._files:
+                    path.unlink()
 
     def _append(self, *lines: str) -> None:
         """Add the lines of one request, and begin a new file first if they would not fit."""

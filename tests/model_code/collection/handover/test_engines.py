@@ -189,6 +189,22 @@ def test_opensearch_changes_follow_the_documents(tmp_path):
     assert len(documents["bees"]["passages"]) == 1
 
 
+def test_opensearch_files_of_an_interrupted_hand_over_are_replaced(tmp_path, monkeypatch):
+    monkeypatch.setattr(opensearch, "MAX_FILE_BYTES", 1)
+    write("opensearch", tmp_path, BEES)
+    interrupted = open_engine("opensearch", str(tmp_path), "notes", change_set=1)
+    interrupted.write([BEES, QUOTED])
+    interrupted.finish()
+
+    # Meanwhile, one of the documents was deleted.
+    again = open_engine("opensearch", str(tmp_path), "notes", change_set=1)
+    again.delete(["Ada's note"])
+    again.finish()
+
+    names = sorted(path.name for path in tmp_path.glob("*.ndjson"))
+    assert names == ["changes-000001-0000.ndjson", "documents-000000-0000.ndjson"]
+
+
 def test_opensearch_mapping_fits_every_written_field(tmp_path):
     write("opensearch", tmp_path, BEES)
 
