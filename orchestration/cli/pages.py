@@ -32,6 +32,9 @@ STOP_TIMEOUT_SECONDS = 20.0
 PROCESS_CHECK_SECONDS = 0.2
 # MLflow would start nine worker processes for jobs that Freshet never submits.
 MLFLOW_WITHOUT_JOBS = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+# Environment variable with the address of the store that MLflow's page shows. The address may hold
+# a password, and all users of the machine can read the command lines of processes.
+MLFLOW_STORE = "MLFLOW_BACKEND_STORE_URI"
 
 
 def page_commands(
@@ -41,7 +44,8 @@ def page_commands(
 
     These are Dagster's code server, Dagster's page, Dagster's daemon and MLflow's page. The page
     and the daemon of Dagster reach the code server by a socket. `orchestration.guard` protects
-    both pages. The function also writes `workspace.yaml`, which tells Dagster the socket.
+    both pages. The function also writes `workspace.yaml`, which tells Dagster the socket. MLflow's
+    page reads the address of its store from `page_variables`.
 
     Args:
         project: The project.
@@ -70,11 +74,16 @@ def page_commands(
     dagster_daemon += ["--workspace", str(workspace)]
 
     mlflow_page = [sys.executable, "-m", "mlflow", "server", "--app-name", "freshet"]
-    mlflow_page += ["--backend-store-uri", tracking_uri(project)]
     mlflow_page += ["--host", host, "--port", str(mlflow_port)]
     mlflow_page += ["--workers", "1"]
 
     return [dagster_code, dagster_page, dagster_daemon, mlflow_page]
+
+
+def page_variables(project: Project, **extra: str) -> dict[str, str]:
+    """Return the environment of the processes of `freshet ui`, with some further variables."""
+    store = {MLFLOW_STORE: tracking_uri(project)}
+    return environment(project, **MLFLOW_WITHOUT_JOBS, **store, **extra)
 
 
 def serve_pages(
@@ -112,9 +121,7 @@ def serve_pages(
         f"(Ctrl-C stops both; their output is in {log})",
         flush=True,
     )
-    variables = environment(
-        project, DAGSTER_HOME=str(home), **MLFLOW_WITHOUT_JOBS, **guard_variables
-    )
+    variables = page_variables(project, DAGSTER_HOME=str(home), **guard_variables)
     with tempfile.TemporaryDirectory(prefix="freshet-") as folder:
         commands = page_commands(project, Path(folder), dagster_port, mlflow_port, host)
         # The search page links to both pages.

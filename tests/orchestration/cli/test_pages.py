@@ -18,7 +18,13 @@ import pytest
 from model_code.errors import FreshetError
 from model_code.project import Project
 from orchestration.cli.options import LOCAL_HOST
-from orchestration.cli.pages import page_commands, require_free_port, run_together, token_variables
+from orchestration.cli.pages import (
+    page_commands,
+    page_variables,
+    require_free_port,
+    run_together,
+    token_variables,
+)
 from orchestration.guard import TOKEN_FILE_VARIABLE, read_or_create_token
 from tests.orchestration.service.conftest import until
 
@@ -128,13 +134,24 @@ def test_pages_listen_to_the_chosen_host(tmp_path, hosts, expected_host):
 
 def test_pages_have_their_ports_and_stores(tmp_path):
     _, dagster, _, mlflow = page_commands(Project(tmp_path), tmp_path, 3001, 5001)
+    variables = page_variables(Project(tmp_path))
 
     database = f"sqlite:///{tmp_path}/.freshet/mlflow/mlflow.db"
     assert dagster[2] == "orchestration.guard"
     assert option(dagster, "port") == "3001"
     assert option(mlflow, "app-name") == "freshet"
     assert option(mlflow, "port") == "5001"
-    assert option(mlflow, "backend-store-uri") == database
+    assert variables["MLFLOW_BACKEND_STORE_URI"] == database
+
+
+def test_password_of_the_store_is_in_no_command_line(tmp_path, monkeypatch):
+    store = "postgresql+psycopg://freshet:secret@db/mlflow"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+
+    commands = page_commands(Project(tmp_path), tmp_path, 3001, 5001)
+
+    assert "secret" not in str(commands)
+    assert page_variables(Project(tmp_path))["MLFLOW_BACKEND_STORE_URI"] == store
 
 
 def test_pages_of_this_machine_need_no_token(tmp_path):
