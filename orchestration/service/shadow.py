@@ -205,7 +205,7 @@ class ShadowThread:
             try:
                 job = self._jobs.get(timeout=STOP_POLL_SECONDS)
             except queue.Empty:
-                self._save_if_due()
+                self._save_while_idle()
                 continue
             self.process(job)
         self._save()
@@ -226,10 +226,24 @@ class ShadowThread:
                 self.failure = None
         except Exception as error:
             # Every error is caught: shadow mode must never end the service.
-            failure = str(error) or type(error).__name__
-            if failure != self.failure:
-                log.error("shadow mode: %s", failure)
-            self.failure = failure
+            self._note_failure(error)
+
+    def _save_while_idle(self) -> None:
+        """Write the counts if it is time. A failure, such as a full disk, does not end the thread.
+
+        The counts stay in memory, and are written after the next query.
+        """
+        try:
+            self._save_if_due()
+        except Exception as error:
+            self._note_failure(error)
+
+    def _note_failure(self, error: Exception) -> None:
+        """Keep a failure for the metrics, and log it unless the last failure was the same."""
+        failure = str(error) or type(error).__name__
+        if failure != self.failure:
+            log.error("shadow mode: %s", failure)
+        self.failure = failure
 
     def _wait_until_idle(self) -> bool:
         """Wait until no search runs, and return whether such a moment came in time."""

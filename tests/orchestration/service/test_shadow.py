@@ -254,6 +254,23 @@ def test_failure_is_reported_and_the_next_query_is_tried(thread, registry):
     assert thread.record.queries == 1
 
 
+def test_full_disk_does_not_end_the_thread(thread, monkeypatch):
+    def fail(project, record):
+        raise OSError("no space left on device")
+
+    compare(thread)
+    monkeypatch.setattr(shadow, "save_record", fail)
+    monkeypatch.setattr(shadow, "SAVE_SECONDS", 0.0)
+    thread._is_saved = False
+    thread.start()
+    try:
+        assert until(lambda: thread.failure == "no space left on device")
+        assert thread._thread.is_alive()
+        monkeypatch.undo()
+    finally:
+        thread.stop()
+
+
 def test_query_is_dropped_while_searches_run(thread, monkeypatch):
     compare(thread)
     monkeypatch.setattr(shadow, "MAX_IDLE_WAIT_SECONDS", 0.0)
