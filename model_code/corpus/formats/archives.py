@@ -56,7 +56,7 @@ class TextNames:
         counted: Local names of the elements whose text is listed; None for all elements.
         skipped: Local names of the elements that are left out with everything inside.
         blocks: Local names of the elements that begin and end a piece of text, such as a paragraph.
-        gaps: Local names of the elements that are read as a blank.
+        gaps: Local names of the elements that are read as a blank, or have one on either side.
     """
 
     counted: frozenset[str] | None = frozenset()
@@ -292,6 +292,8 @@ class _PartReader:
             self._open_counted -= 1
         if self._skipped_at == self._level:
             self._skipped_at = None
+        if local_name in self._gaps:
+            self._current.append(" ")
         if local_name in self._blocks:
             self._end_piece()
         self._level -= 1

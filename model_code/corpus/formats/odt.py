@@ -24,6 +24,11 @@ from model_code.corpus.rows import RowError
 _SHEET = "table"
 _SLIDE = "page"
 _TITLE_CLASS = "title"
+_SLIDE_DECLARATIONS = frozenset(("header-decl", "footer-decl"))
+# Elements of the headers and footers of a sheet whose text depends on the page or the time.
+_PAGE_FIELDS = frozenset(
+    ("sheet-name", "page-number", "page-count", "date", "time", "file-name", "title")
+)
 _CONTENT = "content.xml"
 _STYLES = "styles.xml"
 _META = "meta.xml"
@@ -43,7 +48,10 @@ def read_odt(data: bytes) -> Extraction:
     """
     archive = _open_archive(data)
     content = archive.parse(_CONTENT)
-    blocks = read_blocks(content, OPEN_DOCUMENT_NAMES, _heading_levels(content))
+    left_out: list[str] = []
+    blocks = read_blocks(
+        content, OPEN_DOCUMENT_NAMES, _heading_levels(content), _hidden_elements(content), left_out
+    )
     if _STYLES in archive:
         # Headers and footers belong to the styles of pages.
         for block in read_blocks(archive.parse(_STYLES), OPEN_DOCUMENT_NAMES):
@@ -51,7 +59,9 @@ def read_odt(data: bytes) -> Extraction:
                 blocks.append(block)
 
     text_parts = [part for part in (_CONTENT, _STYLES) if part in archive]
-    return _finish(archive, blocks, text_parts)
+    extraction = _finish(archive, blocks, text_parts)
+    extraction.left_out = left_out
+    return extraction
 
 
 def read_ods(data: bytes) -> Extraction:
@@ -62,12 +72,17 @@ def read_ods(data: bytes) -> Extraction:
             to read.
     """
     archive = _open_archive(data)
+    content = archive.parse(_CONTENT)
     blocks: list[str] = []
-    for sheet in _sections(archive.parse(_CONTENT), _SHEET):
+    for sheet in _sections(content, _SHEET):
         rows = read_blocks(sheet, OPEN_DOCUMENT_NAMES)
         if rows:
             blocks.append(f"\n## {attribute(sheet, 'name')}\n")
             blocks.extend(rows)
+    if _STYLES in archive:
+        for block in _page_texts(content, archive.parse(_STYLES)):
+            if block not in blocks:
+                blocks.append(block)
     return _finish(archive, blocks, [_CONTENT])
 
 
@@ -79,8 +94,9 @@ def read_odp(data: bytes) -> Extraction:
             safe to read.
     """
     archive = _open_archive(data)
+    content = archive.parse(_CONTENT)
     blocks: list[str] = []
-    for number, slide in enumerate(_sections(archive.parse(_CONTENT), _SLIDE), 1):
+    for number, slide in enumerate(_sections(content, _SLIDE), 1):
         slide_blocks = read_blocks(slide, OPEN_DOCUMENT_NAMES)
         title = _slide_title(slide)
         if title in slide_blocks:
@@ -88,6 +104,12 @@ def read_odp(data: bytes) -> Extraction:
         heading = title or f"Slide {number}"
         blocks.append(f"\n## {heading}\n")
         blocks.extend(slide_blocks)
+
+    # Slides name their headers and footers, which are declared beside them.
+    for declaration in content.iter():
+        text = " ".join((declaration.text or "").split())
+        if local_name(declaration) in _SLIDE_DECLARATIONS and text:
+            blocks.append(text)
     return _finish(archive, blocks, [_CONTENT])
 
 
@@ -143,6 +165,30 @@ def _sections(content: Any, section_name: str) -> Iterator[Any]:
             waiting.extend(reversed(list(element)))
 
 
+def _page_texts(content: Any, styles: Any) -> list[str]:
+    """Return the headers and footers of the pages on which the sheets are printed.
+
+    A page that no sheet names belongs to a template, and is not shown.
+
+    Args:
+        content: Root element of the content. Its styles of tables name their pages.
+        styles: Root element of the styles, with the pages.
+    """
+    page_names: set[str] = set()
+    for style in content.iter():
+        if local_name(style) == "style" and attribute(style, "family") == _SHEET:
+            page_names.add(attribute(style, "master-page-name"))
+
+    def is_field(element: Any) -> bool:
+        return local_name(element) in _PAGE_FIELDS
+
+    texts: list[str] = []
+    for page in styles.iter():
+        if local_name(page) == "master-page" and attribute(page, "name") in page_names:
+            texts.extend(read_blocks(page, OPEN_DOCUMENT_NAMES, is_hidden=is_field))
+    return texts
+
+
 def _slide_title(slide: Any) -> str:
     """Return the text of the title of a slide; empty if it has none."""
     for frame in slide.iter():
@@ -194,3 +240,30 @@ def _heading_levels(content: Any) -> Callable[[Any], int]:
         return 0
 
     return heading_level
+
+
+def _hidden_elements(content: Any) -> Callable[[Any], bool]:
+    """Return a function that returns whether an element is formatted as hidden.
+
+    A style hides text by `display="none"` in its text properties. A section has that attribute
+    itself.
+
+    Args:
+        content: Root element of the content.
+    """
+    hiding_styles: set[str] = set()
+    for style in content.iter():
+        if local_name(style) != "style":
+            continue
+        for properties in style.iterchildren():
+            if attribute(properties, "display") == "none":
+                hiding_styles.add(attribute(style, "name"))
+
+    def is_hidden(element: Any) -> bool:
+        name = local_name(element)
+        if name == "section":
+            return attribute(element, "display") == "none"
+        has_style = name in ("span", "p", "h")
+        return has_style and attribute(element, "style-name") in hiding_styles
+
+    return is_hidden

@@ -8,6 +8,7 @@ controls, text boxes, tables in tables and hyperlinks need no special case.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +24,8 @@ MAX_HEADING_LEVEL = 6
 _CORE_PROPERTIES = "docProps/core.xml"
 # Elements of OpenDocument with the alt text of a picture.
 _ALT_ELEMENTS = frozenset(("title", "desc"))
+# Attributes of OOXML with the alt text of a picture.
+_ALT_ATTRIBUTES = ("title", "descr")
 # Names of the properties for the title and for the date, in all formats.
 _TITLE = "title"
 _DATES = ("created", "creation-date", "date")
@@ -39,6 +42,8 @@ class ElementNames:
         cell: Cells of tables.
         skipped: Elements that are left out with everything inside.
         replaced: Elements that stand for a text, by name.
+        spaced: Elements with a blank before and after their text, such as the reading of East Asian
+            signs.
         alt_attributes: Attributes with alt texts, by the name of their element.
     """
 
@@ -48,6 +53,7 @@ class ElementNames:
     cell: frozenset[str]
     skipped: frozenset[str]
     replaced: dict[str, str] = field(default_factory=dict)
+    spaced: frozenset[str] = frozenset()
     alt_attributes: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
 
@@ -70,7 +76,8 @@ OOXML_NAMES = ElementNames(
         "noBreakHyphen": "-",
         "softHyphen": "\u00ad",
     },
-    alt_attributes={"docPr": ("descr",), "cNvPr": ("descr",), "shape": ("alt",)},
+    spaced=frozenset(("rt",)),
+    alt_attributes={"docPr": _ALT_ATTRIBUTES, "cNvPr": _ALT_ATTRIBUTES, "shape": ("alt",)},
 )
 
 OPEN_DOCUMENT_NAMES = ElementNames(
@@ -83,6 +90,7 @@ OPEN_DOCUMENT_NAMES = ElementNames(
         ("tracked-changes", "note-citation", "creator", "creator-initials", "date", "script")
     ),
     replaced={"tab": "\t", "line-break": "\n", "s": " "},
+    spaced=frozenset(("ruby-text",)),
 )
 
 # Elements that hold text, by family of formats. From them `list_text` makes a crude list of all
@@ -91,13 +99,13 @@ OOXML_TEXT = TextNames(
     counted=OOXML_NAMES.text,
     skipped=OOXML_NAMES.skipped,
     blocks=frozenset(("p", "tr", "tc", "pt", "si", "comment", "txbxContent", "v", "text")),
-    gaps=frozenset(("tab", "br", "cr", "ptab", "noBreakHyphen")),
+    gaps=frozenset(("tab", "br", "cr", "ptab", "noBreakHyphen", *OOXML_NAMES.spaced)),
 )
 OPEN_DOCUMENT_TEXT = TextNames(
     counted=frozenset(("p", "h", "title", "desc")),
     skipped=OPEN_DOCUMENT_NAMES.skipped,
     blocks=frozenset(("p", "h", "title", "desc")),
-    gaps=frozenset(("tab", "line-break", "s")),
+    gaps=frozenset(("tab", "line-break", "s", *OPEN_DOCUMENT_NAMES.spaced)),
 )
 
 
@@ -135,15 +143,22 @@ def read_blocks(
 
     reader = _BlockReader(names, heading_level)
     walker = etree.iterwalk(root, events=("start", "end"))
+    skipped_element: Any = None
     for event, element in walker:
         name = local_name(element)
-        if event == "end":
+        if element is skipped_element:
+            # The walker still reports the end of an element that was skipped.
+            skipped_element = None
+            reader.add_tail(element)
+        elif event == "end":
             reader.end(element, name)
         elif name in names.skipped:
+            skipped_element = element
             walker.skip_subtree()
         elif is_hidden(element):
             if left_out is not None:
                 left_out.append("".join(element.itertext()))
+            skipped_element = element
             walker.skip_subtree()
         else:
             reader.start(element, name)
@@ -175,7 +190,8 @@ class _BlockReader:
         # Blocks of each open cell, and texts of the cells of each open row.
         self._cells: list[list[str]] = []
         self._rows: list[list[str]] = []
-        self._last_alt_text = ""
+        # The title and the description of the last picture.
+        self._last_alt_texts: deque[str] = deque(maxlen=2)
 
     def start(self, element: Any, name: str) -> None:
         """Begin an element: open a paragraph, row or cell, or add the element's text.
@@ -185,6 +201,8 @@ class _BlockReader:
             name: Its name without the namespace.
         """
         names = self._names
+        if name in names.spaced:
+            self._add_blank()
         if name in names.paragraph:
             self._paragraphs.append([])
             if self._has_mixed_text:
@@ -207,8 +225,8 @@ class _BlockReader:
             alt_text = (element.get(attribute_name) or "").strip()
             # Word writes the alt text at the frame and again at the picture inside, which is left
             # out.
-            if alt_text and alt_text != self._last_alt_text:
-                self._last_alt_text = alt_text
+            if alt_text and alt_text not in self._last_alt_texts:
+                self._last_alt_texts.append(alt_text)
                 self._add(f" {alt_text} ")
 
     def end(self, element: Any, name: str) -> None:
@@ -229,8 +247,13 @@ class _BlockReader:
                 self._add_block(text)
         elif name in names.row and self._rows:
             self._add_block(" ".join(text for text in self._rows.pop() if text))
+        if name in names.spaced:
+            self._add_blank()
+        self.add_tail(element)
+
+    def add_tail(self, element: Any) -> None:
+        """Add the text between the end of an element and the next element."""
         if self._has_mixed_text and self._paragraphs:
-            # The tail is the text between this element and the next one.
             self._add(_collapse(element.tail))
 
     def _add(self, text: str) -> None:
@@ -239,6 +262,11 @@ class _BlockReader:
             self._paragraphs[-1].append(text)
         elif text.strip():
             self._add_block(text)
+
+    def _add_blank(self) -> None:
+        """Add a blank to the open paragraph, if there is one."""
+        if self._paragraphs:
+            self._paragraphs[-1].append(" ")
 
     def _end_paragraph(self, element: Any) -> None:
         """Make a block of the innermost paragraph. Headings in tables stay plain paragraphs."""

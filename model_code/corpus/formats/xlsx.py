@@ -35,6 +35,14 @@ _SIDE_PART = re.compile(
 _STRING_TEXT = TextNames(
     counted=frozenset(("t",)), skipped=frozenset(("rPh",)), blocks=frozenset(("si", "is"))
 )
+# Headers and footers of the pages on which a sheet is printed.
+_PAGE_TEXT_MARK = b"<headerFooter"
+_PAGE_TEXT_NAMES = frozenset(
+    ["oddHeader", "oddFooter", "evenHeader", "evenFooter", "firstHeader", "firstFooter"]
+)
+_PAGE_TEXT = TextNames(counted=_PAGE_TEXT_NAMES, blocks=_PAGE_TEXT_NAMES)
+# Codes in a header: a font, a size, a colour, and fields and places such as "&P" and "&C".
+_PAGE_CODE = re.compile(r"&(?:\"[^\"]*\"|\d+|K[\dA-F]{6}|K\d\d[+-]\d{3}|[A-Z])", re.I)
 _SHEET_PART = re.compile(r"xl/worksheets/[\w-]+\.xml")
 # A cell with a formula and without its result.
 _OPEN_FORMULA = re.compile(
@@ -75,6 +83,10 @@ def read_xlsx(data: bytes) -> Extraction:
         blocks = read_blocks(archive.parse(part), OOXML_NAMES)
         if blocks:
             sections.append("\n".join(blocks))
+
+    page_texts = _read_page_texts(archive)
+    if page_texts:
+        sections.append("\n".join(page_texts))
 
     extraction = Extraction("\n\n".join(sections), may_use_heading=False)
     extraction.all_text = [*cell_strings, *list_text(archive, side_parts, OOXML_TEXT)]
@@ -136,6 +148,21 @@ def _cell_text(value: Any) -> str:
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return str(int(value))
     return " ".join(str(value).split())
+
+
+def _read_page_texts(archive: Archive) -> list[str]:
+    """Return the headers and footers of all sheets, each text once."""
+    texts: dict[str, None] = {}
+    for name in archive.names:
+        if not _SHEET_PART.fullmatch(name) or _PAGE_TEXT_MARK not in archive.read(name):
+            continue
+        for coded_text in list_text(archive, [name], _PAGE_TEXT):
+            # An ampersand is written twice. It is no code.
+            parts = [_PAGE_CODE.sub(" ", part) for part in coded_text.split("&&")]
+            text = " ".join("&".join(parts).split())
+            if text:
+                texts[text] = None
+    return list(texts)
 
 
 def _note_open_formulas(archive: Archive, extraction: Extraction) -> None:

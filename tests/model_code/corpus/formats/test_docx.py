@@ -41,6 +41,19 @@ def test_content_controls_are_read_around_blocks_and_inside_lines():
     assert text_of(block + paragraph(run("Name: ") + inline)) == "A bound clause.\nName: Ada"
 
 
+def test_reading_of_a_sign_is_a_word_of_its_own():
+    reading = f"<w:rt>{run('かんじ')}</w:rt><w:rubyBase>{run('漢字')}</w:rubyBase>"
+    body = paragraph(f"{run('See')}<w:r><w:ruby>{reading}</w:ruby></w:r>")
+
+    assert text_of(body) == "See かんじ 漢字"
+
+
+def test_title_and_description_of_a_picture_are_read_once():
+    frame = '<wp:docPr title="Crane" descr="a crane"/>'
+
+    assert text_of(paragraph(f"<w:r>{frame}{frame}</w:r>")).split() == ["Crane", "a", "crane"]
+
+
 def test_text_box_is_read_once():
     box = f"<w:txbxContent>{paragraph('boxed words')}</w:txbxContent>"
     choice = f"<mc:Choice>{box}</mc:Choice><mc:Fallback>{box}</mc:Fallback>"

@@ -150,16 +150,157 @@ def test_rich_text_is_read_with_its_notes():
       \trowd\cellx1000 left\cell right\cell\row
       {\header A header.}{\footnote A footnote.}{\*\annotation A remark.}}"""
 
-    extraction = read_rtf(source.encode())
+    extraction = require_complete(read_rtf(source.encode()))
 
     assert extraction.title == "Weir upkeep"
     words = " ".join(extraction.text.split())
     assert words == "Café costs 5 € 😀. left right A header. A footnote. A remark."
 
 
+def read_rich_text(body: str) -> Extraction:
+    """Read a document of Rich Text that must be complete."""
+    source = rf"{{\rtf1\ansi\ansicpg1252 {body}}}"
+    return require_complete(read_rtf(source.encode("latin-1")))
+
+
+def test_deleted_text_of_rich_text_is_not_read():
+    assert read_rich_text(r"The {\deleted\b old }{\revised new }gate.").text == "The new gate."
+
+
+def test_hidden_text_of_rich_text_is_left_out():
+    extraction = read_rich_text(r"The gate {\v leaks }holds.")
+
+    assert extraction.text == "The gate holds."
+    assert extraction.left_out == ["leaks "]
+
+
+def test_text_boxes_and_alt_texts_of_rich_text_are_read():
+    shape = r"{\sp{\sn wzDescription}{\sv a crane}}{\shptxt \pard Boxed words.\par}"
+    repeated = r"{\shprslt{\*\do{\dptxbxtext Boxed words.}}}"
+    extraction = read_rich_text(rf"Beside {{\shp{{\*\shpinst {shape}}}{repeated}}}it.\par")
+
+    assert extraction.text.split("\n") == ["a crane", "Boxed words.", "Beside it."]
+
+
+def test_headings_of_rich_text_are_kept():
+    extraction = read_rich_text(r"\pard\outlinelevel1 Piers\par\pard Wood.\par")
+
+    assert extraction.text == "## Piers\n\nWood."
+
+
+def test_fonts_of_rich_text_state_encodings():
+    fonts = r"{\fonttbl{\f0\fcharset204 Arial;}{\f1\fcharset128 Mincho;}}"
+    extraction = read_rich_text(rf"{fonts}\f0 \'cf\'eb\'ee\'f2 \f1\'93\'fa\'96\'7b\par")
+
+    assert extraction.text == "Плот 日本"
+
+
+def test_unicode_of_rich_text_replaces_its_older_form():
+    extraction = read_rich_text(
+        r"{\upr{\*\x a}{\*\ud b}} \uc2\u960 pi \uc0\u960 x \uc1\u8220\lquote"
+    )
+
+    assert extraction.text == "b π πx “"
+
+
+def test_formulas_and_readings_of_rich_text_are_read():
+    fraction = r"{\mmath{\*\moMath{\mf{\mnum{\mr tide}}{\mden{\mr hour}}}}{\mmathPict x}}"
+    reading = r"{\field{\*\fldinst EQ \\* jc2 \\o\\ad(\\s\\up 9(\u12363?),\u28450?)}{\fldrslt }}"
+
+    assert read_rich_text(fraction).text.split() == ["tide", "hour"]
+    assert read_rich_text(reading).text == "漢 か"
+
+
+def test_date_of_rich_text_is_read():
+    extraction = read_rich_text(r"{\info{\creatim\yr2021\mo3\dy4\hr5\min6}}Words.")
+
+    assert extraction.date == "2021-03-04"
+
+
+def test_picture_in_rich_text_may_hold_braces():
+    assert read_rich_text(r"One {\pict\bin4 }}{{}two.").text == "One two."
+
+
+def test_rich_text_that_the_reader_misses_is_reported():
+    # Text that is only partly deleted shows what the check does with a difference.
+    extraction = read_rtf(rb"{\rtf1 One two \deleted three}")
+
+    (remark,) = measure_completeness(extraction)
+    assert remark.kind == "lost text"
+    assert remark.share == 1 / 3
+
+
+def test_rich_text_with_many_links_is_read_in_linear_time():
+    link = r'{\field{\*\fldinst{HYPERLINK "http://a.b" }}{\fldrslt weir}} '
+
+    assert read_rich_text(link * 3_000).text.split() == ["weir"] * 3_000
+
+
+def test_deep_rich_text_is_refused():
+    with pytest.raises(RowError, match="nests groups more than 5,000 deep"):
+        read_rtf(b"{\\rtf1 " + b"{" * 6_000)
+
+
 def test_text_with_suffix_of_rich_text_is_refused():
     with pytest.raises(RowError, match="it is no Rich Text"):
         read_rtf(b"plain text")
+
+
+def test_hidden_text_of_an_open_document_is_left_out():
+    styles = """<s:style s:name="H"><s:text-properties t:display="none"/></s:style>"""
+    body = """<t:p>A <t:span t:style-name="H">secret</t:span> gate.</t:p>
+      <t:p t:style-name="H">secret line</t:p><t:section t:display="none"><t:p>secret part</t:p>
+      </t:section><t:p>End.</t:p>"""
+    content = f'<o:d xmlns:o="o" xmlns:s="s" xmlns:t="t">{styles}{body}</o:d>'
+
+    extraction = require_complete(read_odt(archive({"content.xml": content})))
+
+    assert extraction.text.split() == ["A", "gate.", "End."]
+    assert " ".join(" ".join(extraction.left_out).split()) == "secret secret line secret part"
+
+
+def test_reading_of_an_open_document_is_a_word_of_its_own():
+    ruby = "<t:ruby><t:ruby-base>漢字</t:ruby-base><t:ruby-text>かんじ</t:ruby-text></t:ruby>"
+    content = f'<o:d xmlns:o="o" xmlns:t="t"><t:p>{ruby}です</t:p></o:d>'
+
+    extraction = require_complete(read_odt(archive({"content.xml": content})))
+
+    assert extraction.text == "漢字 かんじ です"
+
+
+def test_headers_of_open_document_sheets_are_read():
+    content = """<o:d xmlns:o="o" xmlns:t="t" xmlns:x="x" xmlns:s="s">
+      <s:style s:family="table" s:master-page-name="Mine"/>
+      <t:table t:name="A"><t:table-row><t:table-cell><x:p>cod</x:p></t:table-cell></t:table-row>
+      </t:table></o:d>"""
+    styles = """<o:d xmlns:o="o" xmlns:x="x" xmlns:s="s"><s:master-page s:name="Mine"><s:header>
+      <x:p>Landed <x:sheet-name>???</x:sheet-name></x:p></s:header></s:master-page>
+      <s:master-page s:name="Report"><x:p>template</x:p></s:master-page></o:d>"""
+
+    extraction = require_complete(read_ods(archive({"content.xml": content, "styles.xml": styles})))
+
+    assert extraction.text.split() == ["##", "A", "cod", "Landed"]
+
+
+def test_footers_of_open_document_slides_are_read():
+    slides = """<p:footer-decl p:name="f">Harbour board</p:footer-decl><d:page><d:frame>
+      <d:text-box><x:p>neap</x:p></d:text-box></d:frame></d:page>"""
+
+    extraction = require_complete(read_odp(archive({"content.xml": OPEN_DOCUMENT.format(slides)})))
+
+    assert extraction.text.split("\n")[-1] == "Harbour board"
+
+
+def test_headers_of_sheets_are_read_without_their_codes():
+    openpyxl = pytest.importorskip("openpyxl")
+    workbook = openpyxl.Workbook()
+    workbook.active.append(["cod"])
+    workbook.active.oddHeader.center.text = "Cod && ling, page &P"
+    workbook.active.oddHeader.center.font = "Arial,Bold"
+    stream = io.BytesIO()
+    workbook.save(stream)
+
+    assert read_xlsx(stream.getvalue()).text.split("\n")[-1] == "Cod & ling, page"
 
 
 def test_formula_of_an_open_document_is_read():
