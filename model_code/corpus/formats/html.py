@@ -112,6 +112,9 @@ _HIDDEN_ELEMENTS = frozenset(
 )
 _HIDING_STYLE = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*(?:hidden|collapse))")
 
+# The mark of a footnote, such as "1", "iv" or "*". It links to the note, and the note links back.
+_NOTE_MARK = re.compile(r"\d{1,4}|[ivxlc]{1,7}|[a-z]|[*\u2020\u2021\u00a7]{1,3}", re.I)
+
 # Characters at the beginning of a style sheet that are searched for rules that hide elements.
 MAX_STYLE_CHARACTERS = 100_000
 _AT_RULE = re.compile(r"@[^{};]*\{(?:[^{}]*\{[^{}]*\})*+[^{}]*\}")
@@ -244,6 +247,8 @@ class _Page:
         self._pre_elements = 0
         # Pieces of the heading that is open, if there is one.
         self._heading: list[str] | None = None
+        # Depth of the open link to another place of the page, if there is one.
+        self._page_link_at: int | None = None
         # Readings of the open ruby element, and the depth of the `rt` element that is open.
         self._readings: list[str] = []
         self._reading_at: int | None = None
@@ -276,6 +281,8 @@ class _Page:
         else:
             if tag == "pre":
                 self._pre_elements += 1
+            elif tag == "a" and (attributes.get("href") or "").startswith("#"):
+                self._page_link_at = len(self._open_elements)
             self._write(_separator(tag, is_start=True))
             self._write(_attribute_text(tag, attributes))
 
@@ -308,6 +315,8 @@ class _Page:
         else:
             if tag == "pre":
                 self._pre_elements -= 1
+            elif self._page_link_at == depth:
+                self._page_link_at = None
             self._write(_separator(tag, is_start=False))
 
     def data(self, text: str) -> None:
@@ -333,6 +342,9 @@ class _Page:
             self.title_pieces.append(text)
         elif self._pre_elements and self._heading is None:
             self.pieces.append(escape_headings(text))
+        elif self._page_link_at is not None and _NOTE_MARK.fullmatch(text.strip()):
+            # The mark of a footnote is no part of the word beside it.
+            self._write(f" {text.strip()} ")
         else:
             self._write(re.sub(r"\s+", " ", text))
 
@@ -470,6 +482,11 @@ def _separator(tag: Any, is_start: bool) -> str:
 # of attributes, so that no page takes long.
 _CODE_BEGIN = re.compile(r"<(script|style)\b[^<>]*>", re.I)
 _ALT = re.compile(r"<(?:img|area)\b[^<>]*?\balt\s*=\s*(?:\"([^\"]*)\"|'([^']*)')[^<>]*>", re.I)
+_NOTE_LINK = re.compile(
+    r"(<a\b[^<>]*\bhref\s*=\s*[\"']?#[^<>]*>(?:<(?:sup|span|small)\b[^<>]*>)?)"
+    rf"\s*({_NOTE_MARK.pattern})\s*(?=<)",
+    re.I,
+)
 INLINE_TAG = re.compile(
     r"</?(?:a|abbr|b|bdi|bdo|big|cite|code|data|del|dfn|em|font|i|ins|kbd|mark|q|s|samp|small|span"
     r"|strike|strong|sub|sup|time|tt|u|var|wbr|mi|mn|mo|tspan|acronym)"
@@ -507,6 +524,7 @@ def list_page_text(markup: str) -> list[str]:
     text = _drop_code(text).replace("<![CDATA[", " ").replace("]]>", " ")
     # Pictures become their alt texts. The tag has the text in double or in single quotes.
     text = _ALT.sub(lambda match: f" {match[1] or match[2] or ''} ", text)
+    text = _NOTE_LINK.sub(r" \1\2 ", text)
     text = INLINE_TAG.sub("", text)
     text = _RUBY.sub(_list_ruby, text)
     text = ANY_TAG.sub("\n", text)

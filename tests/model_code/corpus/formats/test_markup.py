@@ -51,6 +51,8 @@ def markdown_text(source: str) -> str:
         ("see<img alt='a chart'>and<area alt='the north'>", "see a chart and the north"),
         ("<h2>a<br>b <img alt=c></h2>d", "## a b c d"),
         ("un<b>break</b>able", "unbreakable"),
+        ("word<a href='#n1'><sup>1</sup></a>. <a href=#b1>iv</a>Note", "word 1 . iv Note"),
+        ("<a href='#parts'>part</a>s of x<sup>2</sup>", "parts of x2"),
         ("<svg><text>drawn</text></svg>", "drawn"),
         ("<p>a &lt; b and c > d", "a < b and c > d"),
     ],
@@ -65,6 +67,7 @@ def test_html_text_is_what_a_browser_shows(markup, text):
         "<ruby>東<rt>とう</rt>京<rt>きょう</rt></ruby>",
         "<p>open <ruby>東<rt>とう</p><p>end</p>",
         "<rt>alone</rt> and <rt>open",
+        "word<sup><a class=x href='#n1'>A</a></sup>word<a href='#n2'><sup>12</sup></a>word",
         "<?xml version='1.0'?><html><body><p><![CDATA[a & b]]></p></body></html>",
     ],
 )

@@ -18,6 +18,7 @@ import pytest
 from model_code.corpus.formats.extraction import count_words
 from model_code.corpus.rows import Row
 from model_code.corpus.sources.document_files import read_document
+from tests import flat_open_document
 from tests.document_files import pdf
 from tests.office_files import archive
 
@@ -236,6 +237,94 @@ def test_every_word_of_a_file_by_libreoffice_is_found(tmp_path, suffix):
     run([*command, "--outdir", target, tmp_path / "a.html"])
 
     assert missing_words(target / f"a{suffix}", blocks) == []
+
+
+# Words of the sources that LibreOffice does not write to a format.
+UNWRITTEN = {
+    "text.html": "ruby remarks pearl floats crane picture coral inside かんじ",
+    "text.epub": "Kopfzeile quartz Fußzeile granite ruby remarks crane picture coral inside",
+    "workbook.html": "slate printed Versteckt concealed eel boxed pike",
+    "presentation.html": "grouped ebb shaped flow",
+}
+SOURCES = {
+    "text": (".fodt", flat_open_document.TEXT, flat_open_document.TEXT_WORDS),
+    "workbook": (".fods", flat_open_document.WORKBOOK, flat_open_document.WORKBOOK_WORDS),
+    "presentation": (
+        ".fodp",
+        flat_open_document.PRESENTATION,
+        flat_open_document.PRESENTATION_WORDS,
+    ),
+}
+CONVERSIONS = [
+    ("text", ".odt"),
+    ("text", ".rtf"),
+    ("text", ".docx"),
+    ("text", ".html"),
+    ("text", ".epub"),
+    ("workbook", ".ods"),
+    ("workbook", ".xlsx"),
+    ("workbook", ".html"),
+    ("presentation", ".odp"),
+    ("presentation", ".pptx"),
+    ("presentation", ".html"),
+]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("source", "suffix"), CONVERSIONS)
+def test_every_word_that_libreoffice_writes_is_found(tmp_path, source, suffix):
+    path = convert(tmp_path, source, suffix)
+    expected = count_words([SOURCES[source][2]])
+    unwritten = count_words([UNWRITTEN.get(f"{source}{suffix}", "")])
+
+    row = read_document(path, path.name, path.name)
+
+    found = count_words([row.values["title"], row.values["text"]])
+    assert [word for word in expected if word not in found and word not in unwritten] == []
+    assert reported_losses(path) == []
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("suffix", [".odt", ".rtf", ".docx"])
+def test_deleted_and_hidden_text_by_libreoffice_is_left_out(tmp_path, suffix):
+    path = convert(tmp_path, "text", suffix)
+
+    row = read_document(path, path.name, path.name)
+
+    found = count_words([row.values["text"]])
+    hidden = count_words([flat_open_document.TEXT_HIDDEN])
+    assert [word for word in hidden if word in found] == []
+    assert [note.kind for note in row.notes] == ["left out"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("source", SOURCES)
+def test_every_shown_latin_word_of_a_pdf_by_libreoffice_is_found(tmp_path, source):
+    path = convert(tmp_path, source, ".pdf")
+    # A PDF shows no comments, notes of slides, or hidden parts. A wide cell is cut at its edge, and
+    # the mark of a footnote joins the word before it.
+    unshown = """ruby remarks crane picture note end slate printed Fänge Kabeljau plaice weighed
+      Versteckt concealed eel Drawn checked twice speak slowly neap"""
+    unshown_words = count_words([unshown])
+    expected = [word for word in count_words([SOURCES[source][2]]) if word.isascii()]
+
+    row = read_document(path, path.name, path.name)
+
+    found = count_words([row.values["title"], row.values["text"]])
+    assert [word for word in expected if word not in found and word not in unshown_words] == []
+
+
+def convert(folder: Path, source: str, suffix: str) -> Path:
+    """Convert a source with LibreOffice, and return the file."""
+    if shutil.which("soffice") is None:
+        pytest.skip("LibreOffice is not installed")
+    source_suffix, content, _ = SOURCES[source]
+    path = folder / f"{source}{source_suffix}"
+    path.write_text(content, encoding="utf-8")
+    home = f"-env:UserInstallation=file://{folder}/home"
+    command = ["soffice", home, "--headless", "--convert-to", suffix[1:]]
+    run([*command, "--outdir", folder / "out", path])
+    return folder / "out" / f"{source}{suffix}"
 
 
 def run(command: Sequence[str | Path]) -> None:
