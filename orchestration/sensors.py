@@ -77,7 +77,7 @@ def freshness(context: dg.SensorEvaluationContext, project: ProjectResource) -> 
 
     skip_reason = None
     if not run_requests:
-        skip_reason = "; ".join(skip_reasons) or NOTHING_DUE
+        skip_reason = "; ".join(skip_reasons) or _describe_nothing_due(project)
 
     # Dagster keeps the cursor, a text, between two calls of the sensor. It holds the time of the
     # last report of each asset, in seconds since 1970.
@@ -91,6 +91,16 @@ def freshness(context: dg.SensorEvaluationContext, project: ProjectResource) -> 
         asset_events=reports,
         cursor=json.dumps(report_times),
     )
+
+
+def _describe_nothing_due(project: Project) -> str:
+    """Say that nothing is due, and which step the last drift check held back, if any."""
+    from model_code.collection.index.status import held_back_step
+
+    held_back = held_back_step(project)
+    if held_back is None:
+        return NOTHING_DUE
+    return f"{NOTHING_DUE}; {held_back}"
 
 
 def _describe_started_run(instance: dg.DagsterInstance, run_key: str) -> str | None:

@@ -27,6 +27,7 @@ from model_code.collection.ledger.tasks import TaskKind, TaskState
 from model_code.corpus.judgement_file import text_query_id
 from model_code.corpus.known_queries import KNOWN_QUERIES
 from model_code.corpus.sources.files import write_snapshot
+from model_code.evaluation.gate_power import deviation_details
 from model_code.evaluation.promotion import Verdict, judge_pilot, judge_retrain
 from model_code.evaluation.scores import load_gate_scores
 from model_code.files import replace_folder
@@ -245,7 +246,9 @@ def retrain(project: Project, folder: Path) -> Verdict:
     state = TaskState.DONE if verdict.passed else TaskState.REFUSED
     live_index = LiveIndex(project, FUSION)
     outcome = "; ".join(verdict.reasons)
-    live_index.ledger.tasks.close_retrains(FUSION, state, outcome, plan.summary(), None)
+    details = plan.summary()
+    details.update(deviation_details(verdict, settings.promotion))
+    live_index.ledger.tasks.close_retrains(FUSION, state, outcome, details, None)
     return verdict
 
 

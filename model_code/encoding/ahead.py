@@ -7,7 +7,7 @@ most of the time of a batch. It can begin while the batch before is still being 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple
 
@@ -81,6 +81,22 @@ class EncodingsAhead:
             raise
         for future, encoding in zip(made.values(), encodings, strict=True):
             future.set_result(encoding)
+
+    def keep(self, encodings: Mapping[str, Encoding]) -> None:
+        """Keep encodings that are known already, until `take` is called for their texts.
+
+        Encodings that are waiting are not replaced. Beyond `MAX_WAITING_TEXTS` none is added.
+
+        Args:
+            encodings: Encodings by text.
+        """
+        with self._lock:
+            for text, encoding in encodings.items():
+                if len(self._waiting) >= MAX_WAITING_TEXTS:
+                    break
+                if text not in self._waiting:
+                    self._waiting[text] = Future()
+                    self._waiting[text].set_result(encoding)
 
     def take(self, texts: Sequence[str], encode: EncodeTexts) -> Encoding:
         """Return the encodings of texts, and stop keeping them.

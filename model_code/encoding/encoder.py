@@ -580,6 +580,13 @@ class Encoder(TextModel):
         prompted_texts = self.prompts.to_documents(texts)
         return self._encode(forward, prompted_texts, self.vectors_per_passage, progress)
 
+    def document_token_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the token ids that the encoder reads of documents, prompt and limit included.
+
+        Documents with equal token ids have equal encodings, up to rounding.
+        """
+        return self.token_ids(self.prompts.to_documents(texts))
+
     def encode_passages(self, texts: Sequence[str], progress: Progress = no_progress) -> np.ndarray:
         """Encode documents by the last layer only: one vector (n, H) each, float32."""
         return self._encode(self, self.prompts.to_documents(texts), 1, progress)

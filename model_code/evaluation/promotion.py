@@ -41,6 +41,7 @@ class PairedDifference:
         queries: Number of queries that were compared.
         queries_for_gain: Number of queries with which the test detects a gain of `SHOWN_GAIN` with
             a probability of `POWER`. None if the scores of no query differ.
+        deviation: Standard deviation of challenger minus champion over the queries.
     """
 
     metric: str
@@ -52,6 +53,7 @@ class PairedDifference:
     p: float
     queries: int = 0
     queries_for_gain: int | None = None
+    deviation: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -340,7 +342,9 @@ def _paired_differences(
     paired: dict[str, PairedDifference] = {}
     for metric, row, deviation in zip(metrics, rows.tolist(), deviations.tolist(), strict=True):
         needed_queries = queries_for_gain(deviation, SHOWN_GAIN, settings.alpha, POWER)
-        paired[metric] = PairedDifference(metric, *row, challenger.queries, needed_queries)
+        paired[metric] = PairedDifference(
+            metric, *row, challenger.queries, needed_queries, round(deviation, SCORE_DECIMALS)
+        )
     return paired
 
 

@@ -94,6 +94,14 @@ class PromotionSettings(Settings):
         description="Loss on a protected metric that the gate's queries must rule out, as a "
         "difference of the metric.",
     )
+    largest_plausible_gain: float | None = Field(
+        0.1,
+        gt=0,
+        lt=1,
+        description="Largest gain of `promotion.metric` that a retrain or retune may bring. If the "
+        "judged queries would miss it more often than show it, none starts by itself. null: the "
+        "number of queries holds nothing back.",
+    )
     bootstrap_samples: int = constant_field(2000, ge=100, description="behind every interval")
     permutations: int = constant_field(10_000, ge=100, description="behind every p-value")
     by_hand: Literal["follow", "refuse"] = Field(

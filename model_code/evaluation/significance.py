@@ -92,6 +92,34 @@ def queries_for_gain(deviation: float, gain: float, alpha: float, power: float) 
     return math.ceil((quantiles * deviation / gain) ** 2)
 
 
+def queries_to_rule_out_loss(
+    deviation: float, margin: float, alpha: float, power: float
+) -> int | None:
+    """Return the number of queries with which an interval rules out a loss beyond a margin.
+
+    The interval's lower bound is one-sided at alpha, and the true difference is 0. This is the
+    normal approximation n = ((z_(1 - alpha) + z_power) deviation / margin)^2.
+
+    Args:
+        deviation: Standard deviation of the paired differences.
+        margin: Loss that must be ruled out, above 0.
+        alpha: One-sided level of the bound.
+        power: Probability with which the bound is above -margin.
+
+    Returns:
+        The number of queries. None if the deviation is 0; see `queries_for_gain`.
+
+    >>> queries_to_rule_out_loss(deviation=0.15, margin=0.02, alpha=0.05, power=0.5)
+    153
+    """
+    if deviation == 0:
+        return None
+    from scipy import stats
+
+    quantiles = stats.norm.ppf(1 - alpha) + stats.norm.ppf(power)
+    return math.ceil((quantiles * deviation / margin) ** 2)
+
+
 def interval_of_means(
     values: np.ndarray, samples: int, confidence: float, seed: int, lowest: float = 0.0
 ) -> tuple[np.ndarray, np.ndarray]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,16 @@ class PreparedConstraints:
         counts = None if self.counts is None else self.counts.select(rows)
         keys = [self.keys[row] for row in rows.tolist()]
         return PreparedConstraints(self.constraints.select(rows), keys, counts, self.lengths[rows])
+
+    @cached_property
+    def _row_of_text(self) -> dict[str, int]:
+        """Row of each query by its text. Of equal texts, the last one counts."""
+        return {text: row for row, text in enumerate(self.constraints.texts)}
+
+    def vector_of(self, text: str) -> np.ndarray | None:
+        """Return the vector (H,) of a query, float32; None if no constraint has this text."""
+        row = self._row_of_text.get(text)
+        return None if row is None else self.constraints.vectors[row]
 
     def find_live(self, view: SegmentView) -> np.ndarray:
         """Return which constraints still apply, shape (m,), bool.

@@ -257,6 +257,14 @@ class FusedSolver:
         self.vectors[row] = vector
         self._ordered_vectors[self._position_of_row[row]] = vector
 
+    def vector_of_query(self, text: str) -> np.ndarray | None:
+        """Return the vector (H,) of a query that is a constraint, float32; None if it is none."""
+        for part, _ in self.parts:
+            vector = part.vector_of(text)
+            if vector is not None:
+                return vector
+        return None
+
     def vectors_before(self, number: int) -> np.ndarray:
         """Return the vectors (r, H) of the documents before an arrival, float64.
 
@@ -304,8 +312,27 @@ class _Batch:
             texts.extend(arrival.queries)
             self.owners.extend([arrival.document_id] * len(arrival.queries))
             self.first_queries.append(len(texts))
-        self.queries = self.score.encode(texts)
+        self.queries = self.score.encode(texts, self._encode(texts))
         self._stack_constraints()
+
+    def _encode(self, texts: Sequence[str]) -> np.ndarray:
+        """Return the vectors (q, H) of queries. Only queries that are no constraints are encoded.
+
+        A changed document usually has the queries of its former version. These are constraints
+        already, and encoding them again would take most of the time of an addition.
+        """
+        known: dict[str, np.ndarray] = {}
+        missing: list[str] = []
+        for text in dict.fromkeys(texts):
+            vector = self.solver.vector_of_query(text)
+            if vector is None:
+                missing.append(text)
+            else:
+                known[text] = vector
+        if missing:
+            encoded = self.score.encoder_retriever.encode_queries(missing)
+            known.update(zip(missing, encoded, strict=True))
+        return np.array([known[text] for text in texts], np.float32)
 
     def _stack_constraints(self) -> None:
         """Join all earlier constraints and the queries of the batch to common arrays.

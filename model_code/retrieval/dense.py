@@ -7,7 +7,9 @@ live collection adds later are always searched exactly.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence, Set
+from itertools import compress
 from pathlib import Path
 from typing import Any, Self
 
@@ -122,6 +124,67 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
     def encode_ahead(self, new: NewPassages) -> None:
         """Encode new passages now, so that `write_segment` finds their encodings later."""
         self._ahead.make(new.texts, self._encode_texts)
+
+    def keep_encodings(
+        self,
+        stored: IndexedRetriever[Any],
+        former: NewPassages,
+        new: NewPassages,
+        solved: Set[str],
+    ) -> None:
+        """Keep stored encodings of passages; see `IndexedRetriever.keep_encodings`.
+
+        A vector that was learned for a document is no encoding, and is not kept.
+        """
+        if self.learns_documents:
+            return
+        encoded = [name not in solved for name in former.document_ids]
+        self._keep_unchanged(
+            stored,
+            list(compress(former.document_ids, encoded)),
+            list(compress(former.texts, encoded)),
+            new.texts,
+        )
+
+    def _keep_unchanged(
+        self,
+        stored: Any,
+        document_ids: Sequence[str],
+        former_texts: Sequence[str],
+        new_texts: Sequence[str],
+    ) -> None:
+        """Keep the stored encodings of texts of which the encoder reads the same tokens again.
+
+        Args:
+            stored: Retriever whose index has the encodings.
+            document_ids: Document of each former text. The texts of a document are adjacent and in
+                the order of its rows.
+            former_texts: Texts that were encoded.
+            new_texts: Texts that are encoded next.
+        """
+        index: DenseIndex = stored.index
+        vectors_per_text = index.vectors_per_passage
+        rows_of_former: list[np.ndarray] = []
+        for document_id, number in Counter(document_ids).items():
+            rows = index.ids.rows_of([document_id])
+            # Documents that were cut into passages by other rules cannot be compared.
+            if len(rows) != number * vectors_per_text:
+                return
+            rows_of_former.extend(rows.reshape(number, vectors_per_text))
+
+        rows_by_tokens: dict[tuple[int, ...], np.ndarray] = {}
+        for tokens, rows in zip(
+            self.encoder.document_token_ids(former_texts), rows_of_former, strict=True
+        ):
+            rows_by_tokens[tuple(tokens)] = rows
+
+        encodings: dict[str, Encoding] = {}
+        for text, tokens in zip(new_texts, self.encoder.document_token_ids(new_texts), strict=True):
+            unchanged_rows = rows_by_tokens.get(tuple(tokens))
+            if unchanged_rows is not None:
+                signs = None if index.tokens is None else index.tokens[unchanged_rows]
+                encodings[text] = Encoding(np.array(index.vectors[unchanged_rows]), signs)
+        self._ahead.keep(encodings)
 
     def _encode_texts(self, texts: Sequence[str]) -> Encoding:
         """Return the vectors of new passages, and their token signs if the index has some.

@@ -38,7 +38,7 @@ from __future__ import annotations
 import hashlib
 import math
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -857,6 +857,18 @@ class FusedRetriever(FusedSearch, IndexedRetriever[FusedQueries]):
         """Encode new passages for each component before `write_segment` indexes them."""
         for component in self.components.values():
             component.encode_ahead(new)
+
+    def keep_encodings(
+        self,
+        stored: IndexedRetriever[Any],
+        former: NewPassages,
+        new: NewPassages,
+        solved: Set[str],
+    ) -> None:
+        """Keep stored encodings of each component; see `IndexedRetriever.keep_encodings`."""
+        stored_fusion: Any = stored
+        for name, component in self.components.items():
+            component.keep_encodings(stored_fusion.components[name], former, new, solved)
 
     def write_segment(self, folder: Path, new: NewPassages) -> None:
         """Index new passages in a folder, with a subfolder for each fused retriever."""

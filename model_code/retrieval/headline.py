@@ -6,7 +6,7 @@ needs no training.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,7 +17,7 @@ from model_code.files import add_to_manifest
 from model_code.retrieval.dense import DenseRetriever
 from model_code.retrieval.dense_index import DenseIndex
 from model_code.retrieval.index_settings import IndexSettings
-from model_code.retrieval.indexed import NewPassages, RetrieverSegment
+from model_code.retrieval.indexed import IndexedRetriever, NewPassages, RetrieverSegment
 from model_code.retrieval.protocol import Retriever
 
 KIND = "headline"
@@ -41,6 +41,21 @@ class HeadlineRetriever(DenseRetriever):
     def encode_ahead(self, new: NewPassages) -> None:
         """Encode the headlines of new documents now, so that `write_segment` finds them encoded."""
         self._ahead.make(list(new.headlines.values()), self._encode_texts)
+
+    def keep_encodings(
+        self,
+        stored: IndexedRetriever[Any],
+        former: NewPassages,
+        new: NewPassages,
+        solved: Set[str],
+    ) -> None:
+        """Keep stored encodings of headlines; see `IndexedRetriever.keep_encodings`."""
+        self._keep_unchanged(
+            stored,
+            list(former.headlines),
+            list(former.headlines.values()),
+            list(new.headlines.values()),
+        )
 
     def write_segment(self, folder: Path, new: NewPassages) -> None:
         """Encode the headlines of new documents and index them in `folder`.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -77,6 +77,25 @@ class IndexedRetriever(Retriever[Queries]):
         """Encode new passages before `write_segment` indexes them, which is then faster.
 
         Kinds without an encoder do nothing. Another thread may index other passages meanwhile.
+        """
+
+    def keep_encodings(
+        self,
+        stored: IndexedRetriever[Any],
+        former: NewPassages,
+        new: NewPassages,
+        solved: Set[str],
+    ) -> None:
+        """Keep stored encodings for `write_segment`, if the encoder would read the same again.
+
+        Kinds without an encoder do nothing.
+
+        Args:
+            stored: Retriever of the segment that holds the documents now.
+            former: Passages of the documents as they are stored.
+            new: Passages of the same documents, as they are indexed next.
+            solved: Ids of documents whose stored passage vectors IncDSI solved. These are no
+                encodings.
         """
 
     @abstractmethod

@@ -112,7 +112,11 @@ class SortedIds(Sequence[str]):
         its hash is unique. So their result is checked, and a loop is used if it is wrong.
         """
         count = len(document_ids)
-        if len(self) <= MAX_IDS_IN_DICTIONARY or count < MIN_IDS_FOR_ARRAYS:
+        if len(self) <= MAX_IDS_IN_DICTIONARY:
+            positions_by_id = self._positions
+            found_positions = [positions_by_id.get(name, NOT_FOUND) for name in document_ids]
+            return np.array(found_positions, np.int64)
+        if count < MIN_IDS_FOR_ARRAYS:
             return np.fromiter(map(self.position, document_ids), np.int64, count)
 
         hashes, positions = self._hashes

@@ -67,7 +67,8 @@ def retrain(
 
     Example: freshet retrain --dry-run
     """
-    from model_code.collection.index.retrain_plan import plan_retrain
+    from model_code.collection.index.retrain_plan import plan_retrain, read_planned_generation
+    from orchestration.freshness.judged_pairs import retrain_gate_obstacle
     from orchestration.freshness.retrain import next_key
     from orchestration.freshness.retrain import retrain as run_retrain
 
@@ -94,6 +95,9 @@ def retrain(
         _show_plan(project, plan, name)
         return
 
+    warning = retrain_gate_obstacle(project, read_planned_generation(project, plan))
+    if warning is not None:
+        print_message(f"warning: {warning}")
     result = run_retrain(project, name, print_message)
     print_message(result.summary)
     if result.generation is not None:
@@ -103,12 +107,18 @@ def retrain(
 def _show_plan(project: Project, plan: RetrainPlan, key: str) -> None:
     """Print what a retrain would train on; exit with code 1 if it cannot be trained or judged."""
     from model_code.collection.index.retrain_plan import read_planned_generation
-    from orchestration.freshness.judged_pairs import count_judgements, retrain_obstacle
+    from orchestration.freshness.judged_pairs import (
+        count_judgements,
+        retrain_gate_obstacle,
+        retrain_obstacle,
+    )
 
+    generation = read_planned_generation(project, plan)
     summary = plan.summary()
     summary["key"] = key
     summary["judgements"] = str(count_judgements(project))
-    summary["obstacle"] = retrain_obstacle(project, read_planned_generation(project, plan))
+    summary["obstacle"] = retrain_obstacle(project, generation)
+    summary["warning"] = retrain_gate_obstacle(project, generation)
     print_message(json.dumps(summary, indent=2))
     if summary["obstacle"] is not None:
         raise typer.Exit(1)

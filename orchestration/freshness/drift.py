@@ -54,6 +54,7 @@ from model_code.drift.measures import (
 from model_code.drift.reference import DriftReference, Question
 from model_code.drift.report import Arrivals, DriftReport, make_report
 from model_code.drift.statuses import Status
+from model_code.evaluation.gate_power import GAIN_DEVIATION, Deviations
 from model_code.project import Project, file_lock
 from model_code.retrieval.fused import FusedRetriever
 from model_code.retrieval.protocol import Search
@@ -69,7 +70,7 @@ from orchestration.freshness.drift_reference import (
     remaining_share,
     score_protected_queries,
 )
-from orchestration.freshness.judged_pairs import retrain_obstacle
+from orchestration.freshness.judged_pairs import retrain_gate_obstacle, retrain_obstacle
 from orchestration.freshness.policy import (
     Action,
     Attempts,
@@ -280,6 +281,8 @@ def read_attempts(
     queries_before = max(queries.at_build, 1)
     last_attempt = trained_event
     last_refusal: int | None = None
+    # The deviations that the last verdict of each kind has measured, newest first.
+    deviations: dict[TaskKind, Deviations] = {}
     for task in ledger.tasks.last(
         ledger.retriever, MAX_PAST_ATTEMPTS, TaskKind.RETUNE, TaskKind.RETRAIN
     ):
@@ -289,6 +292,8 @@ def read_attempts(
         if event is None or not was_carried_out or event <= trained_event:
             continue
         last_attempt = max(last_attempt, event)
+        if GAIN_DEVIATION in task.details:
+            deviations.setdefault(task.kind, Deviations.of_details(task.details))
         if task.kind == TaskKind.RETUNE:
             queries_before = max(queries_before, task.details.get("queries", 0))
         elif task.state == TaskState.REFUSED:
@@ -306,6 +311,12 @@ def read_attempts(
         retune_obstacle=retune_obstacle,
         changed_since_refusal=changed_since_refusal,
         trained=len(trained),
+        retrain_gate_obstacle=retrain_gate_obstacle(
+            project, searcher.generation, deviations.get(TaskKind.RETRAIN)
+        ),
+        retune_gate_obstacle=queries.gate_obstacle(
+            parameters.load(project.params_file).promotion, deviations.get(TaskKind.RETUNE)
+        ),
     )
     return attempts, _changed_documents(searcher, ledger_view, last_attempt)
 

@@ -14,10 +14,14 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from model_code.audit import AuditAction, AuditLog
-from model_code.collection.generations.generation import Generation, live_rows
+from model_code.collection.generations.generation import (
+    Generation,
+    added_since_training,
+    live_rows,
+)
 from model_code.collection.generations.generation_store import GenerationStore, default_retriever
 from model_code.collection.generations.generation_store import retrievers as live_retrievers
 from model_code.collection.index.project_ledger import read_feedback
@@ -37,6 +41,9 @@ from model_code.project import Project
 from orchestration import parameters
 from orchestration.freshness.feedback import feedback_relevance
 from orchestration.pipeline.ingest import lock_judgements
+
+if TYPE_CHECKING:
+    from model_code.evaluation.gate_power import Deviations, GateQueries
 
 # The tables of the corpus that hold judgements, with the columns that are read.
 CORPUS_COLUMNS = {
@@ -347,6 +354,69 @@ def retrain_obstacle(project: Project, generation: Generation) -> str | None:
 
         return NO_JUDGED_QUERIES
     return None
+
+
+def retrain_gate_obstacle(
+    project: Project, generation: Generation, deviations: Deviations | None = None
+) -> str | None:
+    """Return the reason why the gate would probably refuse a retrain, or None if it may accept it.
+
+    The reason is that too few queries judge it. A person may start the retrain nevertheless. None
+    is also returned if the corpus is not built: the number of queries is then unknown.
+
+    Args:
+        project: The project.
+        generation: The live generation.
+        deviations: Deviations that the last verdict on a retrain has measured; None without one.
+    """
+    if not _corpus_table(project, "queries").is_file():
+        return None
+    # Imported here because it imports numpy, and counting judgements does not need it.
+    from model_code.evaluation.gate_power import Deviations, gate_obstacle
+
+    queries, judged = count_gate_queries(project, generation)
+    settings = parameters.load(project.params_file).promotion
+    return gate_obstacle(queries, settings, deviations or Deviations(), judged)
+
+
+def count_gate_queries(project: Project, generation: Generation) -> tuple[GateQueries, int]:
+    """Count the judged queries by which the gate would judge a retrain.
+
+    These are the queries of the split `gate`, or of `test` if that split is empty. The gate judges
+    queries for new documents apart from all others. If one of these groups is empty, all queries
+    must show a gain.
+
+    Args:
+        project: The project.
+        generation: The live generation. Its documents that training has not seen are new.
+
+    Returns:
+        The numbers of these queries, and the number of judged questions in all splits.
+    """
+    from model_code.evaluation.gate_power import GateQueries
+
+    settings = parameters.load(project.params_file)
+    pairs = read_judged_pairs(project, generation)
+    splits = pairs.final_splits(settings.corpus.splits)
+    judging_split = GATE if GATE in splits.values() else "test"
+    new_documents = added_since_training(generation)
+
+    judging = {query_id for query_id, split in splits.items() if split == judging_split}
+    for_new_documents = set()
+    for (query_id, document_id), grade in pairs.relevance.items():
+        if grade > 0 and query_id in judging and document_id in new_documents:
+            for_new_documents.add(query_id)
+
+    judged = len(judging)
+    new = len(for_new_documents)
+    limit = settings.evaluation.max_queries
+    if limit is not None and judged > limit:
+        # The gate evaluates a sample of its queries.
+        new = round(new * limit / judged)
+        judged = limit
+    if new in (0, judged):
+        return GateQueries(gain=judged), len(splits)
+    return GateQueries(gain=new, no_loss=judged - new), len(splits)
 
 
 def _count(project: Project, generation: Generation | None) -> JudgementCounts:

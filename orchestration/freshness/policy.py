@@ -12,16 +12,18 @@ The rules, in order:
    - changed documents are found worse than their former versions were;
    - additions push old documents down by more than growth alone does.
 
-   A refused retrain is not requested again before enough documents have been added or changed.
+   A refused retrain is not requested again before enough documents have been added or changed. No
+   retrain is requested if the gate has so few judged queries that it would probably refuse it.
 
 2. **Retune** if the weights of the live fusion can be chosen on clearly more judged queries than
    before. If the collection has grown past a limit, half as many further queries suffice. If the
-   retriever is no fusion, and so has no weights, such growth calls for a retrain.
+   retriever is no fusion, and so has no weights, such growth calls for a retrain. As for a retrain,
+   the gate must have enough judged queries.
 
 3. **Pilot** if documents have shifted and the queries that they arrived with show no harm.
    Documents have shifted if their vectors lie elsewhere than the vectors of old documents. A
    retrain may improve the search for such documents. Only a training on a sample can show this. A
-   retrain follows if the pilot finds a gain.
+   retrain follows if the pilot finds a gain. So a pilot needs a gate that may accept a retrain.
 
 4. **No action** otherwise, even if vectors have shifted: an encoder may serve new topics well.
 
@@ -106,6 +108,9 @@ class Attempts:
         changed_since_refusal: Number of documents that were added or changed since the last retrain
             was refused. None if none was refused since the training.
         trained: Number of documents that the retriever was trained on.
+        retrain_gate_obstacle: The reason why the gate would probably refuse a retrain, because too
+            few queries judge it. None if it may accept one.
+        retune_gate_obstacle: The same for a retune.
     """
 
     queries: int = 0
@@ -113,6 +118,8 @@ class Attempts:
     retune_obstacle: str | None = "no fusion is live"
     changed_since_refusal: int | None = None
     trained: int = 0
+    retrain_gate_obstacle: str | None = None
+    retune_gate_obstacle: str | None = None
 
 
 @dataclass(frozen=True)
@@ -122,8 +129,8 @@ class Decision:
     Attributes:
         action: The next step.
         reasons: One sentence per reason.
-        wanted: The step that the measures call for. It differs from `action` if a retrain is called
-            for but may not start now.
+        wanted: The step that is called for. It differs from `action` if this step may not start
+            now.
         dry_run: Whether the decision is only shown and not carried out.
     """
 
@@ -166,8 +173,8 @@ def decide(
         attempts: What has arrived since the last attempts to adapt the retriever.
 
     Returns:
-        The decision with its reasons. A retrain that is called for but blocked becomes `NO_ACTION`
-        with `wanted=RETRAIN`.
+        The decision with its reasons. A step that is called for but blocked becomes `NO_ACTION`,
+        and `wanted` names the step.
     """
     shifted = _exceeded(report, SHIFT_MEASURES)
     harm = _measures_of_harm(report, is_shifted=bool(shifted))
@@ -190,16 +197,24 @@ def decide(
         if obstacle is None:
             obstacle = judgement_obstacle
         if obstacle is None:
+            obstacle = attempts.retrain_gate_obstacle
+        if obstacle is None:
             return Decision(Action.RETRAIN, tuple(reasons), Action.RETRAIN, dry_run)
 
-        reasons.append(f"held back: {obstacle}")
-        return Decision(Action.NO_ACTION, tuple(reasons), Action.RETRAIN, dry_run)
+        return _hold_back(Action.RETRAIN, reasons, obstacle, dry_run)
 
     if retune_is_due(attempts, settings.retune_share, has_grown=bool(growth)):
-        return Decision(Action.RETUNE, (describe_retune(attempts, growth),), Action.RETUNE, dry_run)
+        reason = describe_retune(attempts, growth)
+        if attempts.retune_gate_obstacle is None:
+            return Decision(Action.RETUNE, (reason,), Action.RETUNE, dry_run)
+        return _hold_back(Action.RETUNE, [reason], attempts.retune_gate_obstacle, dry_run)
 
     reasons = _reasons_against_retrain(report, settings)
     if _pilot_is_due(report, past, settings):
+        # A pilot only tells whether a retrain would help. Without judgements, the pilot itself says
+        # what is missing.
+        if attempts.retrain_gate_obstacle is not None and judgement_obstacle is None:
+            return _hold_back(Action.PILOT, reasons, attempts.retrain_gate_obstacle, dry_run)
         command = f"freshet retrain --pilot {settings.pilot_documents}"
         reasons.append(f"{PILOT_REASON} (the sensor starts it; by hand: {command})")
         return Decision(Action.PILOT, tuple(reasons), Action.PILOT, dry_run)
@@ -260,6 +275,19 @@ def describe_retune(attempts: Attempts, growth: Sequence[TestResult] = ()) -> st
     ]
     reasons.extend(describe_measure(measure) for measure in growth)
     return "; ".join(reasons)
+
+
+def _hold_back(wanted: Action, reasons: Sequence[str], obstacle: str, dry_run: bool) -> Decision:
+    """Return the decision for a step that is called for and may not start.
+
+    Args:
+        wanted: The step.
+        reasons: Why it is called for.
+        obstacle: Why it may not start.
+        dry_run: Recorded in the decision.
+    """
+    all_reasons = (*reasons, f"held back: {obstacle}")
+    return Decision(Action.NO_ACTION, all_reasons, wanted, dry_run)
 
 
 def _exceeded(report: DriftReport, names: Sequence[str]) -> list[TestResult]:

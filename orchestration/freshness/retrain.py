@@ -32,9 +32,11 @@ from model_code.collection.index.retrain_plan import OUTCOME_FILE, RetrainPlan
 from model_code.collection.ledger.ledger import Ledger
 from model_code.collection.ledger.tasks import TaskKind, TaskState
 from model_code.errors import FreshetError
+from model_code.evaluation.gate_power import deviation_details
 from model_code.evaluation.promotion import Verdict
 from model_code.files import read_json, write_json
 from model_code.project import Project
+from orchestration import parameters
 from orchestration.freshness.judged_pairs import retrain_obstacle
 from orchestration.freshness.snapshot import export_snapshot, gate_queries_for
 from orchestration.freshness.workspace import make_workspace
@@ -342,6 +344,8 @@ def _record_outcome(
     details["version"] = version.version
     details["retriever"] = version.retriever
     details["generation"] = generation
+    settings = parameters.load(challenger.project.params_file).promotion
+    details.update(deviation_details(promotion.verdict, settings))
     state = TaskState.DONE if promotion.passed else TaskState.REFUSED
 
     retrievers = [challenger.plan.retriever]

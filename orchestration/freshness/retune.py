@@ -15,7 +15,7 @@ be left to measure it with.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -30,9 +30,16 @@ from model_code.corpus.known_queries import TRAINING_SPLIT, query_hash
 from model_code.corpus.settings import GATE
 from model_code.corpus.tables import Corpus, Judgements, find_query_lines
 from model_code.errors import FreshetError
+from model_code.evaluation.gate_power import (
+    Deviations,
+    GateQueries,
+    deviation_details,
+    gate_obstacle,
+)
 from model_code.evaluation.metrics import evaluate_run
 from model_code.evaluation.promotion import Verdict, judge_promotion
 from model_code.evaluation.scores import SystemScores
+from model_code.evaluation.settings import PromotionSettings
 from model_code.evaluation.system_evaluation import sample_queries
 from model_code.project import Project, file_lock
 from model_code.retrieval.cached_queries import QueryCache
@@ -84,6 +91,18 @@ class RetuneQueries:
             return "the gate has no judged queries: judge more with `freshet judge`"
         return None
 
+    def gate_obstacle(
+        self, settings: PromotionSettings, deviations: Deviations | None = None
+    ) -> str | None:
+        """Return the reason why the gate would probably refuse new weights, or None.
+
+        Args:
+            settings: Metrics, level and largest plausible gain of the gate.
+            deviations: Deviations that the last verdict on a retune has measured; None without one.
+        """
+        queries = GateQueries(gain=min(len(self.gate.queries), MAX_QUERIES))
+        return gate_obstacle(queries, settings, deviations or Deviations())
+
 
 @dataclass(frozen=True)
 class RetuneResult:
@@ -96,6 +115,7 @@ class RetuneResult:
         verdict: The verdict of the gate. None if no weight moved, so that the gate was not asked.
         last_event: Id of the last ledger event that the searched generation contained.
         generation: Number of the generation with the new weights. None if it was not made.
+        deviations: Deviations of the verdict, as the details of a task keep them.
     """
 
     queries: int
@@ -104,6 +124,7 @@ class RetuneResult:
     verdict: Verdict | None
     last_event: int
     generation: int | None = None
+    deviations: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
@@ -133,6 +154,7 @@ class RetuneResult:
             "after": dict(self.after),
             "last_event": self.last_event,
             "generation": self.generation,
+            **self.deviations,
         }
 
 
@@ -302,6 +324,7 @@ def choose_live_weights(project: Project, searcher: Searcher) -> RetuneResult:
         dict(after.weights),
         verdict,
         searcher.generation.watermark,
+        deviations=deviation_details(verdict, settings.promotion),
     )
 
 

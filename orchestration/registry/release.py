@@ -75,12 +75,14 @@ class PromotionResult:
         summary: The outcome in one line.
         already_champion: Whether this version was champion before the call, for example because an
             earlier promotion was interrupted after it moved the alias.
+        verdict: Verdict of the gate on the version. None if it was not asked by this call.
     """
 
     champion: Version | None
     passed: bool
     summary: str
     already_champion: bool = False
+    verdict: Verdict | None = None
 
 
 def register(
@@ -381,13 +383,16 @@ def _promote(
     if verdict.passed:
         open_version(project, candidate)
         _make_champion(project, registry, candidate, champion, verdict, "promote")
-        return PromotionResult(candidate, True, f"{candidate} is the champion: {reasons}")
+        summary = f"{candidate} is the champion: {reasons}"
+        return PromotionResult(candidate, True, summary, verdict=verdict)
 
     history.append(project, "refuse", _number(champion), candidate.version, asdict(verdict))
     registry.record_verdict(candidate, verdict)
     if challenger is None:
-        return PromotionResult(champion, False, f"{candidate} stays challenger: {reasons}")
-    return PromotionResult(champion, False, f"{candidate} is refused: {reasons}")
+        summary = f"{candidate} stays challenger: {reasons}"
+    else:
+        summary = f"{candidate} is refused: {reasons}"
+    return PromotionResult(champion, False, summary, verdict=verdict)
 
 
 def _make_champion(

@@ -133,6 +133,16 @@ def test_drift_check_is_requested_until_reported(project, instance):
     assert page.look().run_requests == []
 
 
+def test_tick_states_what_the_last_check_held_back(project, instance):
+    page = Page(project, instance, "drift.minimum_batch=10")
+    make_searchable(project, *"abcdefghij")
+    decision = {"action": "no action", "wanted": "retrain", "reasons": ["a", "held back: b"]}
+
+    collection_of(project).ledger.record_drift_report({"decision": decision}, (1, 10))
+
+    assert page.look().skip_reason.skip_message.endswith("is due; retrain held back: b")
+
+
 def test_failed_drift_check_is_tried_three_times(project, instance, monkeypatch):
     def fail(project):
         raise ZeroDivisionError("division by zero")

@@ -13,6 +13,7 @@ from pathlib import Path
 from model_code.collection.generations.refinements import documents_solved_with
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.segments.segment import write_segment
+from model_code.collection.segments.unchanged import keep_unchanged_encodings
 from model_code.retrieval.indexed import RetrieverSegment
 from model_code.text.known_queries import KnownQuery
 
@@ -57,7 +58,9 @@ def with_encodings(
     if not documents:
         return list(segments)
     puts = [document for _, document in sorted(documents.items())]
-    encoded = write_segment(folder, searcher.base, puts, searcher.generation.text, None)
+    text = searcher.generation.text
+    keep_unchanged_encodings(searcher.base, searcher.views, puts, text)
+    encoded = write_segment(folder, searcher.base, puts, text, None)
 
     # The documents are removed from their segments. Their changed known queries move with them to
     # the new segment.

@@ -44,6 +44,7 @@ from model_code.collection.segments.segment import (
     write_segment,
 )
 from model_code.collection.segments.tuned_weights import save_tuned_weights
+from model_code.collection.segments.unchanged import keep_unchanged_encodings
 from model_code.retrieval.indexed import Refine
 from model_code.text.documents import Change, Document
 from model_code.text.passages import TextRules
@@ -386,7 +387,9 @@ class GenerationBuilder:
         # The property `searcher` would open a generation, perhaps twice at the same time.
         searcher = self._searcher
         if searcher is not None:
-            passages = new_passages(documents, searcher.generation.text)
+            text = searcher.generation.text
+            keep_unchanged_encodings(searcher.base, searcher.views, documents, text)
+            passages = new_passages(documents, text)
             searcher.base.retriever.encode_ahead(passages)
 
     def find_documents_to_solve(self, pending: Mapping[str, Change]) -> dict[str, frozenset[str]]:
@@ -584,6 +587,8 @@ class GenerationBuilder:
             if puts is None:
                 draft.merge(len(draft.segments))
             elif puts:
+                text = searcher.generation.text
+                keep_unchanged_encodings(searcher.base, searcher.views, puts, text)
                 write = partial(self._write_segment, refine=self.refine)
                 draft.add(puts, write, self.max_segments)
             number = self.collection.next_number()

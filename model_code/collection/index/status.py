@@ -188,6 +188,35 @@ def deciding_report(project: Project) -> DecidingReport | None:
         return _find_deciding_report(ledger)
 
 
+def held_back_step(project: Project) -> str | None:
+    """Return the step that the newest drift report calls for and holds back, with the reason.
+
+    A step, such as a retrain, is held back if it may not start now, for example because the gate
+    has too few judged queries.
+
+    Args:
+        project: The project, whose default retriever is looked at.
+
+    Returns:
+        One sentence. None if nothing is held back.
+    """
+    if not retrievers(project.live):
+        return None
+    retriever = default_retriever(project.live)
+    ledger = open_ledger_if_exists(project, retriever)
+    if ledger is None:
+        return None
+    with ledger:
+        reports = ledger.recent_drift_reports(1)
+    if not reports:
+        return None
+    decision = reports[0]["report"].get("decision")
+    if decision is None or decision["action"] == decision["wanted"]:
+        return None
+    # The last reason of such a decision says what holds the step back.
+    return f"{decision['wanted']} {decision['reasons'][-1]}"
+
+
 def _find_deciding_report(ledger: Ledger) -> DecidingReport | None:
     """Return the last report of the ledger's retriever that requested a task; None without one."""
     for row in _with_iso_times(ledger.recent_drift_reports(MAX_EARLIER_REPORTS)):

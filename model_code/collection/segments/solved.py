@@ -213,3 +213,14 @@ class SolvedSummary:
             f"find them, {self.answered_before} before. They outrank {known} of older documents, "
             f"{self.old_outranked_before} before."
         )
+
+
+def solved_ids(folder: Path) -> frozenset[str]:
+    """Return the ids of the documents of a segment whose vectors IncDSI solved.
+
+    Args:
+        folder: Folder of the segment.
+    """
+    if not (folder / SOLVED).is_file():
+        return frozenset()
+    return frozenset(row["document_id"] for row in read_json(folder / SOLVED))

@@ -12,6 +12,7 @@ import pytest
 from model_code.collection.generations.generation_store import set_default_retriever
 from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.index.project_ledger import open_ledger
+from model_code.collection.index.status import held_back_step
 from model_code.collection.ledger.tasks import MAX_ATTEMPTS, EventRange, TaskKind, TaskState
 from model_code.collection.segments.solved import SolvedSummary
 from model_code.drift.measures import MAX_EXAMPLES
@@ -499,7 +500,22 @@ def test_manual_retrain_is_refused_without_judged_queries(project_without_qrels)
     assert not (project_without_qrels.state / "retraining").exists()
 
 
+def test_few_gate_queries_hold_back_retrain(project, corpus):
+    texts = documents(SPACE, 24, "space", 2)
+    add(project, texts, others(texts))
+
+    decision = check_drift(project).decision
+
+    assert decision.action == NO_ACTION
+    assert decision.wanted == RETRAIN
+    assert "held back: the gate would probably refuse it" in decision.reasons[-1]
+    assert request_due_tasks(project) == []
+    assert held_back_step(project) == f"retrain {decision.reasons[-1]}"
+
+
 def test_one_retrain_is_requested_at_a_time(project, corpus):
+    params = {**PARAMS, "promotion": {"largest_plausible_gain": None}}
+    write_text(project.params_file, json.dumps(params))
     texts = documents(SPACE, 24, "space", 2)
     ledger = add(project, texts, others(texts))
     assert check_drift(project).decision.action == RETRAIN

@@ -343,6 +343,59 @@ def test_retune_outranks_pilot():
     assert decision.action == RETUNE
 
 
+FEW_QUERIES = "the gate would probably refuse it: too few queries"
+
+
+def test_retrain_is_held_back_by_few_gate_queries():
+    attempts = Attempts(retrain_gate_obstacle=FEW_QUERIES)
+
+    decision = decide(make_report("new_quality"), (), SETTINGS, attempts=attempts)
+
+    assert decision.action == NO_ACTION
+    assert decision.wanted == RETRAIN
+    assert decision.reasons[-1] == f"held back: {FEW_QUERIES}"
+
+
+def test_missing_judgements_are_named_before_few_gate_queries():
+    attempts = Attempts(retrain_gate_obstacle=FEW_QUERIES)
+
+    decision = decide(make_report("growth"), (), SETTINGS, NO_JUDGED_QUERIES, attempts=attempts)
+
+    assert decision.reasons[-1] == f"held back: {NO_JUDGED_QUERIES}"
+
+
+def test_retune_is_held_back_by_few_gate_queries():
+    attempts = Attempts(60, 40, retune_obstacle=None, retune_gate_obstacle=FEW_QUERIES)
+
+    decision = decide(make_report(), (), SETTINGS, attempts=attempts)
+
+    assert decision.action == NO_ACTION
+    assert decision.wanted == RETUNE
+    assert "60 judged queries" in decision.reasons[0]
+    assert decision.reasons[-1] == f"held back: {FEW_QUERIES}"
+
+
+@pytest.mark.parametrize("kind", ["retrain_gate_obstacle", "retune_gate_obstacle"])
+def test_few_gate_queries_of_one_kind_hold_back_that_kind_only(kind):
+    attempts = replace(Attempts(60, 40, retune_obstacle=None), **{kind: FEW_QUERIES})
+
+    harm = decide(make_report("new_quality"), (), SETTINGS, attempts=attempts)
+    further_queries = decide(make_report(), (), SETTINGS, attempts=attempts)
+
+    assert (harm.action == RETRAIN) == (kind == "retune_gate_obstacle")
+    assert (further_queries.action == RETUNE) == (kind == "retrain_gate_obstacle")
+
+
+def test_pilot_is_held_back_if_gate_would_refuse_its_retrain():
+    attempts = Attempts(retrain_gate_obstacle=FEW_QUERIES)
+
+    decision = decide(make_report("domain_auc"), (), SETTINGS, attempts=attempts)
+
+    assert decision.action == NO_ACTION
+    assert decision.wanted == PILOT
+    assert decision.reasons[-1] == f"held back: {FEW_QUERIES}"
+
+
 def test_conflicts_are_reported_and_call_for_nothing():
     decision = decide(make_report("conflicts"), (), SETTINGS)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +14,9 @@ from model_code.collection.index.project_ledger import open_ledger
 from model_code.collection.ledger.tasks import EventRange, TaskKind, TaskState
 from model_code.corpus.judgement_file import JudgedPair, record_judgements
 from model_code.corpus.tables import Judgements
+from model_code.evaluation.gate_power import GAIN_DEVIATION
+from model_code.evaluation.promotion import PairedDifference, Verdict
+from model_code.evaluation.settings import PromotionSettings
 from model_code.project import Project
 from orchestration.freshness import retune as retune_module
 from orchestration.freshness.due_tasks import request_due_tasks
@@ -75,6 +77,13 @@ def test_obstacle_is_named(learning: int, gate: int, obstacle: str | None) -> No
         assert obstacle in queries.obstacle
 
 
+@pytest.mark.parametrize(("gate", "is_refused"), [(8, True), (9, False)])
+def test_few_gate_queries_would_refuse_new_weights(gate: int, is_refused: bool) -> None:
+    queries = RetuneQueries(queries_of(30), queries_of(gate), at_build=0)
+
+    assert (queries.gate_obstacle(PromotionSettings()) is not None) == is_refused
+
+
 def test_queries_are_read_by_split(project: Project) -> None:
     queries = read_retune_queries(project, Searcher.open(project.live))
 
@@ -112,8 +121,10 @@ def move_weight(monkeypatch: pytest.MonkeyPatch, passed: bool) -> None:
         weights = {name: weight + 0.5 for name, weight in fusion.weights.items()}
         return retune_module.replace(fusion, weights=weights)
 
-    def judge(*_: Any) -> Any:
-        return SimpleNamespace(passed=passed, reasons=("as stated",))
+    row = PairedDifference("nDCG@10", 0.5, 0.6, 0.1, 0.0, 0.2, 0.01, 36, 100, deviation=0.3)
+
+    def judge(*_: Any) -> Verdict:
+        return Verdict(passed, ("as stated",), queries=36, intervals=(row,))
 
     monkeypatch.setattr(retune_module, "choose_weights", choose)
     monkeypatch.setattr(retune_module, "judge_promotion", judge)
@@ -136,6 +147,7 @@ def test_accepted_weights_are_searched_and_recorded(
         (task,) = ledger.tasks.last("r", 5, TaskKind.RETUNE)
     assert task.state == TaskState.DONE
     assert task.details["queries"] == 36
+    assert task.details[GAIN_DEVIATION] == 0.3
     assert task.outcome is not None
     assert task.outcome.startswith("new weights (")
 
