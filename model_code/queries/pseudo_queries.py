@@ -87,6 +87,44 @@ class InverseCloze:
                 queries.append(PseudoQuery(document_id, span, self.kind))
         return queries
 
+    def lasting_span(self, document_id: str, text: str, seed: int) -> str | None:
+        """Return a random span of words that stays the same if the document changes elsewhere.
+
+        Of all spans of a document, the one with the smallest hash is taken (min-wise sampling;
+        Broder, 1997). Each span has the same chance. Two versions of a document therefore have the
+        same span with a chance that equals the share of spans that they have in common.
+
+        Args:
+            document_id: Id of the document, which influences the hashes.
+            text: Text of the document.
+            seed: The project's seed.
+
+        Returns:
+            The words, joined by single spaces. None if the text is too short.
+
+        >>> settings = ClozeSettings(per_document=1, min_words=3, max_words=3)
+        >>> cloze = InverseCloze("short_cloze", settings)
+        >>> versions = ["a b c d e f g h", "a b c d e f g i"]
+        >>> [cloze.lasting_span("d1", version, seed=7) for version in versions]
+        ['d e f', 'd e f']
+        """
+        document_spans = word_spans(text)
+        max_words = int(len(document_spans) * self.settings.max_share)
+        if max_words < MIN_SPAN_WORDS:
+            return None
+
+        key = derive_seed(seed, self.kind, document_id)
+        generator = random.Random(key)
+        drawn_words = generator.randint(self.settings.min_words, self.settings.max_words)
+        length = min(max_words, drawn_words)
+        words = [text[start:end] for start, end in document_spans]
+
+        def span_hash(start: int) -> str:
+            return hash_text(f"{key} {' '.join(words[start : start + length])}")
+
+        first_word = min(range(len(words) - length + 1), key=span_hash)
+        return join_words(text, document_spans, first_word, first_word + length)
+
     def spans(self, document_id: str, text: str, seed: int) -> list[str]:
         """Return random spans of words of a document, each joined by single spaces.
 

@@ -210,6 +210,22 @@ class QueryCache:
             return type(retriever)(encoder, retriever.index, retriever.fingerprint)
         return retriever
 
+    def encode(self, retriever: Retriever, texts: Sequence[str]) -> None:
+        """Encode queries of several searches at once, which takes less time than one by one.
+
+        Args:
+            retriever: The retriever, whose searches by `cached` find the encodings later.
+            texts: The queries.
+        """
+        if isinstance(retriever, FusedSearch):
+            for name, component in retriever.components.items():
+                if isinstance(component, DenseRetriever) and name in retriever.late_components:
+                    self._encoder(component).encode_with_tokens(texts)
+                else:
+                    self.encode(component, texts)
+        elif isinstance(retriever, DenseRetriever):
+            self._encoder(retriever).encode(texts)
+
     def save(self) -> None:
         """Write the new encodings of each encoder to the cache folder."""
         for encoder in self._encoders.values():

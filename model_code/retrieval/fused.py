@@ -291,6 +291,11 @@ class FusedSearch(Retriever[FusedQueries]):
     """A search that fuses the scores of opened components; see the module for the formula.
 
     Components are kept in the order of the fusion's weights.
+
+    Attributes:
+        components: The opened components by name.
+        fusion: Weights and normalizers.
+        late_components: Names of the components with late interaction.
     """
 
     can_explain = True
@@ -308,7 +313,7 @@ class FusedSearch(Retriever[FusedQueries]):
                 break
 
         # Names of the components with late interaction, and of those that match words.
-        self._late_components = [
+        self.late_components = [
             name for name in self.components if name + LATE_SUFFIX in fusion.weights
         ]
         self._word_components = [name for name in self.components if name not in fusion.normalizers]
@@ -347,6 +352,34 @@ class FusedSearch(Retriever[FusedQueries]):
             return component.encode_queries(texts)
 
         return self._score_queries(self._encode_components(texts, encode))
+
+    def weigh_again(self, queries: FusedQueries) -> FusedQueries:
+        """Return queries that another fusion of the same components has encoded and scored.
+
+        Only the factors that depend on the weights are computed again. So two fusions are compared
+        in little more time than one takes.
+
+        Args:
+            queries: Queries of a fusion with at least the components and late interactions of this
+                one, and with the same depth.
+
+        Raises:
+            FreshetError: If one of the fusions uses feedback, which depends on the weights.
+        """
+        if self.fusion.feedback:
+            raise FreshetError("feedback depends on the weights: encode the queries again")
+        names = [*self.components, *(name + LATE_SUFFIX for name in self.late_components)]
+        count = len(queries)
+        weighed = replace(
+            queries,
+            scores={name: queries.scores[name] for name in names},
+            dense_factors={name: np.ones(count) for name in self.fusion.normalizers},
+            isolation_factors=np.ones(count),
+        )
+        for i in range(count):
+            scores_of_query = {name: values[i] for name, values in weighed.scores.items()}
+            self._limit_shares(weighed, i, scores_of_query)
+        return weighed
 
     def encode_typed(self, queries: Sequence[TypedQuery]) -> FusedQueries:
         """Encode queries that people type; see `encode_queries`.
@@ -435,7 +468,7 @@ class FusedSearch(Retriever[FusedQueries]):
         # Components may share an encoder, so query vectors are kept by encoder and used again.
         vectors_of: dict[Any, Any] = {}
         for name, component in self._passage_components().items():
-            if name in self._late_components:
+            if name in self.late_components:
                 vectors, tokens = component.encode_with_tokens(texts)
                 encoded[name] = vectors
                 encoded[name + LATE_SUFFIX] = tokens
@@ -462,7 +495,7 @@ class FusedSearch(Retriever[FusedQueries]):
         vectors = {
             name: self.components[name].vectors_of(candidates) for name in self.fusion.normalizers
         }
-        for name in self._late_components:
+        for name in self.late_components:
             query_tokens = queries.encoded[name + LATE_SUFFIX][i : i + 1]
             late_scores = vectors[name].late_scores(query_tokens)
             queries.scores[name + LATE_SUFFIX].append(late_scores)
@@ -658,11 +691,11 @@ class FusedSearch(Retriever[FusedQueries]):
         """
         scores: dict[str, list[np.ndarray]] = {}
         for name, component in self.components.items():
-            if name not in self._late_components:
+            if name not in self.late_components:
                 scores[name] = component.score_encoded(queries.scoring[name], candidates)
 
         # The vectors and the token signs of a document are read together.
-        for name in self._late_components:
+        for name in self.late_components:
             tokens = queries.encoded[name + LATE_SUFFIX]
             scores[name] = []
             scores[name + LATE_SUFFIX] = []

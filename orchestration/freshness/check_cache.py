@@ -12,7 +12,7 @@ from pathlib import Path
 from model_code.files import read_json, write_json
 from model_code.retrieval.cached_queries import QueryCache
 
-RANKS = "ranks.json"
+RANKS = "paired_ranks.json"
 QUERIES = "queries"
 
 

@@ -708,16 +708,19 @@ class BatchReader:
         present_texts: dict[str, str] = {}
         for segment, ids in self._ids_by_segment(sample):
             present_texts.update(_read_texts(segment.documents, ids))
-        former: dict[str, Question] = {}
-        for question in probes.generate_questions(former_texts, seed):
-            former[question.document_id] = question
-        present: dict[str, Question] = {}
-        for question in probes.generate_questions(present_texts, seed):
-            present[question.document_id] = question
+        former = probes.generate_lasting_questions(former_texts, seed)
+        present = probes.generate_lasting_questions(present_texts, seed)
         # A text that is too short for a query has no question, so its document is not compared.
         compared = sorted(former.keys() & present.keys())
         if not compared:
             return
+
+        # Queries of both versions are encoded together, because larger batches take less time.
+        texts = [present[document_id].text for document_id in compared]
+        for document_id in compared:
+            if document_id not in self.cache.former_ranks:
+                texts.append(former[document_id].text)
+        self.cache.queries.encode(self.searcher.plain_retriever, texts)
 
         ranks_before = self._former_ranks([former[document_id] for document_id in compared])
         ranks_now = probes.first_ranks(

@@ -101,6 +101,28 @@ def generate_questions(texts: Mapping[str, str], seed: int) -> list[Question]:
     return questions
 
 
+def generate_lasting_questions(texts: Mapping[str, str], seed: int) -> dict[str, Question]:
+    """Generate a pseudo-query for each document that stays the same if the document changes little.
+
+    Two versions of a document are compared by queries from each. Equal queries make the comparison
+    more exact, and their encodings are used again.
+
+    Args:
+        texts: Texts by document id. A text that is too short for a query is left out.
+        seed: Random seed for the choice of spans.
+
+    Returns:
+        The question of each document, by its id.
+    """
+    generator = InverseCloze("short_cloze", QUERY_LENGTH_SPANS)
+    questions: dict[str, Question] = {}
+    for document_id, text in texts.items():
+        span = generator.lasting_span(document_id, text, seed)
+        if span is not None:
+            questions[document_id] = Question(document_id, span, frozenset([document_id]))
+    return questions
+
+
 def judged_questions(judgements: Judgements, documents: Set[str]) -> list[Question]:
     """Return a question for each pair of a judged query and one of `documents` that answers it."""
     questions = []

@@ -43,7 +43,7 @@ from model_code.evaluation.settings import PromotionSettings
 from model_code.evaluation.system_evaluation import sample_queries
 from model_code.project import Project, file_lock
 from model_code.retrieval.cached_queries import QueryCache
-from model_code.retrieval.fused import FusedRetriever, FusedSearch
+from model_code.retrieval.fused import FusedQueries, FusedRetriever, FusedSearch
 from model_code.retrieval.protocol import LATE_SUFFIX
 from model_code.stages.fusion import MIN_LEARNING_QUERIES, choose_weights, score_candidates
 from orchestration import parameters
@@ -311,9 +311,11 @@ def choose_live_weights(project: Project, searcher: Searcher) -> RetuneResult:
         # The gate compares the new weights with the old ones on its own queries.
         verdict = None
         if dict(after.weights) != dict(before.weights):
+            texts = list(gate.queries.values())
+            encoded = search.encode_queries(texts)
             verdict = judge_promotion(
-                _gate_scores(FusedSearch(joined.components, after), gate, settings),
-                _gate_scores(joined, gate, settings),
+                _gate_scores(FusedSearch(joined.components, after), encoded, gate, settings),
+                _gate_scores(joined, encoded, gate, settings),
                 settings.promotion,
                 settings.seed,
             )
@@ -342,11 +344,14 @@ def _late_names(fusion: FusedRetriever) -> list[str]:
     return names
 
 
-def _gate_scores(search: FusedSearch, gate: Judgements, settings: Parameters) -> SystemScores:
+def _gate_scores(
+    search: FusedSearch, encoded: FusedQueries, gate: Judgements, settings: Parameters
+) -> SystemScores:
     """Search for the gate's queries, and return the score of each query by each metric of the gate.
 
     Args:
         search: The fusion with the weights to judge.
+        encoded: The queries, as a fusion of the same components has encoded them.
         gate: The judged queries of the split gate.
         settings: All settings of the project.
     """
@@ -355,7 +360,11 @@ def _gate_scores(search: FusedSearch, gate: Judgements, settings: Parameters) ->
     promotion = settings.promotion
     # The metric to improve may also be protected. Each metric is evaluated once.
     metrics = list(dict.fromkeys([promotion.metric, *promotion.protected]))
-    rankings = search.search(list(gate.queries.values()), settings.evaluation.depth)
+    if search.fusion.feedback:
+        encoded = search.encode_queries(list(gate.queries.values()))
+    else:
+        encoded = search.weigh_again(encoded)
+    rankings = search.search_and_rerank(encoded, settings.evaluation.depth)
     run = dict(zip(gate.queries, rankings, strict=True))
     values = pd.DataFrame(evaluate_run(run, gate.qrels, metrics)).sort_index()
     return SystemScores("fusion", GATE, values[metrics])
