@@ -106,3 +106,31 @@ def test_oldest_encodings_are_forgotten(
     encodings.take(["a", "bb", "ccc"], encode)
 
     assert encode.calls[-1] == ["a"]
+
+
+def test_kept_encodings_are_taken_once(encode: FakeEncoder) -> None:
+    waiting = EncodingsAhead()
+    known = encode(["known"])
+    encode.calls.clear()
+
+    waiting.keep({"known": known})
+    first = waiting.take(["known", "new"], encode)
+    waiting.take(["known"], encode)
+
+    assert encode.calls == [["new"], ["known"]]
+    assert first.vectors[:2].tolist() == known.vectors.tolist()
+
+
+def test_kept_encodings_do_not_displace_waiting_ones(
+    encode: FakeEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ahead, "MAX_WAITING_TEXTS", 1)
+    waiting = EncodingsAhead()
+    waiting.make(["first"], encode)
+    encode.calls.clear()
+
+    waiting.keep({"second": encode(["second"])})
+    encode.calls.clear()
+    waiting.take(["first", "second"], encode)
+
+    assert encode.calls == [["second"]]

@@ -24,6 +24,7 @@ from model_code.collection.segments.documents import INDEX
 from model_code.collection.segments.segment import BaseSegment
 from model_code.collection.segments.solved import SolvedDocument, SolvedDocuments, SolvedSummary
 from model_code.corpus.known_queries import KNOWN_QUERIES, CorpusQueries, query_hash
+from model_code.encoding.encoder import Encoder
 from model_code.encoding.token_signs import TokenSigns, pack_signs
 from model_code.files import deferred_fsync
 from model_code.incdsi.constraints import Constraints, PreparedConstraints, limit_queries
@@ -244,6 +245,28 @@ def test_a_query_of_both_documents_is_no_constraint(live: Path) -> None:
     make_builder(live, AdditionSettings(gamma1=5.0, lambda2=0.01)).apply([twin], up_to(1), {})
 
     assert not [m for m in read_solved(live)["t"].members if m.document_id == "d01"]
+
+
+def test_queries_of_a_former_version_are_not_encoded_again(
+    live: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder = make_builder(live)
+    builder.apply(EVENTS, up_to(len(EVENTS)), {})
+    (first,) = [query.text for query in read_solved(live)["n2"].queries]
+    asked: list[str] = []
+    encode = Encoder.encode
+
+    def record(self: Encoder, texts: Sequence[str], *arguments: Any) -> np.ndarray:
+        asked.extend(texts)
+        return encode(self, texts, *arguments)
+
+    monkeypatch.setattr(Encoder, "encode", record)
+    changed = Document("n2", "word5", "word6 word1", queries=(first, "word17 word29"))
+
+    builder.apply([changed], up_to(len(EVENTS) + 1), {})
+
+    assert asked == ["word17 word29"]
+    assert [query.text for query in read_solved(live)["n2"].queries] == [first, "word17 word29"]
 
 
 def test_deleted_documents_are_no_constraint(live: Path) -> None:

@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 
 from model_code.corpus.tables import Judgements
+from model_code.encoding.encoder import Encoder
 from model_code.errors import FreshetError
+from model_code.retrieval.cached_queries import QueryCache
 from model_code.retrieval.dense import DenseRetriever
 from model_code.retrieval.fused import (
     FusedRetriever,
@@ -445,3 +447,38 @@ def test_weight_of_late_interaction_shrinks_without_a_gain(fused: FusedRetriever
     learned = learn_from_answers(fused, answers)
 
     assert learned.weights.get("dense.late", 0.0) < 1.0
+
+
+def test_queries_are_weighed_again_as_if_encoded_anew(fused: FusedRetriever) -> None:
+    joined = without_feedback(fused)
+    names = list(joined.fusion.weights)
+    other_weights = {name: 1.0 + number for number, name in enumerate(names)}
+    other = FusedSearch(joined.components, replace(joined.fusion, weights=other_weights))
+
+    weighed = other.weigh_again(joined.encode_queries(QUERIES))
+
+    assert other.search_encoded(weighed, 5) == other.search(QUERIES, 5)
+
+
+def test_feedback_cannot_be_weighed_again(fused: FusedRetriever) -> None:
+    search = FusedSearch(fused.components, replace(fused.fusion, feedback=0.3))
+
+    with pytest.raises(FreshetError, match="encode the queries again"):
+        search.weigh_again(search.encode_queries(QUERIES))
+
+
+def test_queries_encoded_at_once_are_not_encoded_again(
+    fused: FusedRetriever, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = without_feedback(fused)
+    expected = search.search(QUERIES, 5)
+    cache = QueryCache()
+    cache.encode(search, QUERIES)
+
+    def encode(_: Encoder, texts: Sequence[str]) -> np.ndarray:
+        pytest.fail(f"{texts} are encoded again")
+
+    monkeypatch.setattr(Encoder, "encode", encode)
+    monkeypatch.setattr(Encoder, "encode_with_tokens", encode)
+
+    assert cache.cached(search).search(QUERIES, 5) == expected

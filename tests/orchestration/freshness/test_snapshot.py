@@ -13,7 +13,13 @@ from model_code.corpus.judgement_file import JudgedPair, record_judgements, text
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.files import SnapshotSource
 from model_code.corpus.tables import make_table
-from orchestration.freshness.judged_pairs import count_judgements, retrain_obstacle
+from model_code.evaluation.gate_power import GateQueries
+from orchestration.freshness.judged_pairs import (
+    count_gate_queries,
+    count_judgements,
+    retrain_gate_obstacle,
+    retrain_obstacle,
+)
 from orchestration.freshness.snapshot import export_snapshot
 from orchestration.registry.gate import NO_JUDGED_QUERIES
 from tests.live_example import BASE, add, collection_of, make_project, open_build, row
@@ -151,6 +157,39 @@ def test_obstacle_is_unknown_without_corpus(project):
     corpus_file(project, "queries").unlink()
 
     assert retrain_obstacle(project, live_generation(project)) is None
+    assert retrain_gate_obstacle(project, live_generation(project)) is None
+
+
+def test_gate_queries_for_new_documents_are_counted_apart(project):
+    add(collection_of(project), row("new"))
+    pairs = [JudgedPair(f"old {number}", "str.split", 1, "gate") for number in range(5)]
+    pairs.extend(JudgedPair(f"new {number}", "new", 1, "gate") for number in range(3))
+    pairs.append(JudgedPair("old 0", "new", 0, "gate"))
+    record_judgements(project.judgements, pairs)
+
+    queries, judged = count_gate_queries(project, live_generation(project))
+
+    assert queries == GateQueries(gain=3, no_loss=5)
+    assert judged == 9
+
+
+def test_gate_queries_of_one_kind_are_judged_together(project):
+    queries, judged = count_gate_queries(project, live_generation(project))
+
+    assert queries == GateQueries(gain=1)
+    assert judged == 1
+
+
+def test_largest_number_of_queries_limits_the_gate(project):
+    project.params_file.write_text("evaluation: {max_queries: 4}\n")
+    add(collection_of(project), row("new"))
+    pairs = [JudgedPair(f"old {number}", "str.split", 1, "gate") for number in range(6)]
+    pairs.extend(JudgedPair(f"new {number}", "new", 1, "gate") for number in range(2))
+    record_judgements(project.judgements, pairs)
+
+    queries, _ = count_gate_queries(project, live_generation(project))
+
+    assert queries == GateQueries(gain=1, no_loss=3)
 
 
 def test_queries_of_built_documents_are_judged(project):
