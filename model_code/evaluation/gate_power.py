@@ -48,11 +48,6 @@ class GateQueries:
     gain: int
     no_loss: int = 0
 
-    @property
-    def total(self) -> int:
-        """Number of all queries."""
-        return self.gain + self.no_loss
-
 
 @dataclass(frozen=True)
 class Deviations:
@@ -113,16 +108,15 @@ def needed_queries(deviations: Deviations, settings: PromotionSettings) -> GateQ
         deviations: Deviations of the paired differences.
         settings: Level, margin and largest plausible gain.
     """
-    gain = 0
-    no_loss = 0
-    if settings.largest_plausible_gain is not None:
-        gain = queries_for_gain(
-            deviations.gain, settings.largest_plausible_gain, settings.alpha, MIN_CHANCE
+    largest_gain = settings.largest_plausible_gain
+    if largest_gain is None:
+        return GateQueries(gain=0)
+    gain = queries_for_gain(deviations.gain, largest_gain, settings.alpha, MIN_CHANCE)
+    no_loss = None
+    if settings.margin > 0:
+        no_loss = queries_to_rule_out_loss(
+            deviations.no_loss, settings.margin, settings.alpha, MIN_CHANCE
         )
-        if settings.margin > 0:
-            no_loss = queries_to_rule_out_loss(
-                deviations.no_loss, settings.margin, settings.alpha, MIN_CHANCE
-            )
     return GateQueries(gain or 0, no_loss or 0)
 
 
