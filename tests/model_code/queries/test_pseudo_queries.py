@@ -113,3 +113,34 @@ def test_derived_seeds_differ_and_fit_63_bits():
     for seed in seeds:
         assert seed >= 0
         assert seed < 2**63
+
+
+def test_lasting_span_survives_edits_elsewhere() -> None:
+    generator = cloze(per_document=1, min_words=4, max_words=4)
+    same = 0
+    for number in range(100):
+        words = [f"w{number}x{place}" for place in range(43)]
+        edited = [*words[:-1], "edited"]
+        before = generator.lasting_span(f"d{number}", " ".join(words), seed=0)
+        after = generator.lasting_span(f"d{number}", " ".join(edited), seed=0)
+        assert before is not None
+        assert after is not None
+        assert after in " ".join(edited)
+        same += before == after
+
+    assert same >= 90
+
+
+def test_lasting_spans_of_documents_differ() -> None:
+    generator = cloze(per_document=1, min_words=3, max_words=3)
+    text = " ".join(f"w{place}" for place in range(50))
+
+    spans = {generator.lasting_span(f"d{number}", text, seed=0) for number in range(20)}
+
+    assert len(spans) > 10
+
+
+def test_short_text_has_no_lasting_span() -> None:
+    generator = cloze(per_document=1, min_words=3, max_words=3)
+
+    assert generator.lasting_span("d", "one two", seed=0) is None
