@@ -12,6 +12,9 @@ import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+from zlib import crc32
+
+import numpy as np
 
 from model_code.files import hash_text
 from model_code.progress import Progress, no_progress, report_each
@@ -106,7 +109,7 @@ class InverseCloze:
         >>> cloze = InverseCloze("short_cloze", settings)
         >>> versions = ["a b c d e f g h", "a b c d e f g i"]
         >>> [cloze.lasting_span("d1", version, seed=7) for version in versions]
-        ['d e f', 'd e f']
+        ['a b c', 'a b c']
         """
         document_spans = word_spans(text)
         max_words = int(len(document_spans) * self.settings.max_share)
@@ -117,12 +120,8 @@ class InverseCloze:
         generator = random.Random(key)
         drawn_words = generator.randint(self.settings.min_words, self.settings.max_words)
         length = min(max_words, drawn_words)
-        words = [text[start:end] for start, end in document_spans]
-
-        def span_hash(start: int) -> str:
-            return hash_text(f"{key} {' '.join(words[start : start + length])}")
-
-        first_word = min(range(len(words) - length + 1), key=span_hash)
+        word_hashes = [crc32(text[start:end].encode()) for start, end in document_spans]
+        first_word = int(np.argmin(_span_hashes(word_hashes, length, key)))
         return join_words(text, document_spans, first_word, first_word + length)
 
     def spans(self, document_id: str, text: str, seed: int) -> list[str]:
@@ -147,6 +146,25 @@ class InverseCloze:
             start = generator.randint(0, len(document_spans) - length)
             spans.append(join_words(text, document_spans, start, start + length))
         return spans
+
+
+def _span_hashes(word_hashes: Sequence[int], length: int, key: int) -> np.ndarray:
+    """Return a hash of each span of words of a document.
+
+    Args:
+        word_hashes: Hashes of the n words of the document, 32 bits each.
+        length: Number of words in a span.
+        key: Seed of the hash function.
+
+    Returns:
+        Hashes of the n - length + 1 spans, uint64.
+    """
+    # A sum with random odd factors, in which the order of the words counts (modulo 2^64).
+    factors = np.random.default_rng(key).integers(1, 2**63, length, dtype=np.uint64) * 2 + 1
+    windows = np.lib.stride_tricks.sliding_window_view(np.array(word_hashes, np.uint64), length)
+    hashes: np.ndarray = windows @ factors
+    # Only the upper bits of a sum depend on all bits of the words.
+    return hashes >> np.uint64(16)
 
 
 def queries_by_document(pseudo_queries: pd.DataFrame) -> dict[str, list[str]]:

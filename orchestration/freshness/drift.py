@@ -510,6 +510,7 @@ class BatchReader:
         ledger_view: The ledger as of the searcher's generation; later events are not visible.
         unscored: The reason for each kind of score that is not measured; see `Arrivals.unscored`.
         cache: Encodings of queries and ranks of former versions, which earlier checks have kept.
+        arrivals: Events of the ranges that were read already, by range.
     """
 
     searcher: Searcher
@@ -517,6 +518,7 @@ class BatchReader:
     ledger_view: LedgerView
     unscored: Mapping[str, str] = field(default_factory=dict)
     cache: CheckCache = field(default_factory=CheckCache)
+    arrivals: dict[EventRange, list[Event]] = field(default_factory=dict)
 
     def count_documents(self, batches: Sequence[EventRange]) -> int:
         """Count the new and changed documents of some event ranges."""
@@ -625,6 +627,12 @@ class BatchReader:
 
     def _new_arrivals(self, events: EventRange) -> list[Event]:
         """Return the events of a range that added or changed a document of the live collection."""
+        if events not in self.arrivals:
+            self.arrivals[events] = self._read_new_arrivals(events)
+        return self.arrivals[events]
+
+    def _read_new_arrivals(self, events: EventRange) -> list[Event]:
+        """Read the events of a range from the ledger; see `_new_arrivals`."""
         base = self.searcher.base_view
 
         arrivals = []
