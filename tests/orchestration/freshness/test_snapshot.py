@@ -181,7 +181,7 @@ def test_gate_queries_of_one_kind_are_judged_together(project):
 
 
 def test_largest_number_of_queries_limits_the_gate(project):
-    project.params_file.write_text("evaluation: {max_queries: 4}\n")
+    project.params_file.write_text("evaluation: {max_queries: 4}\nretrievers: {hce: {}}\n")
     add(collection_of(project), row("new"))
     pairs = [JudgedPair(f"old {number}", "str.split", 1, "gate") for number in range(6)]
     pairs.extend(JudgedPair(f"new {number}", "new", 1, "gate") for number in range(2))
