@@ -11,12 +11,18 @@ from tests.chromium import browser  # noqa: F401
 from tests.postgresql import postgresql  # noqa: F401
 
 
+def pytest_collection() -> None:
+    """Import all tests without garbage collection, because imported objects stay."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """What importing made stays: the garbage collector need not look through its millions of
     objects again.
     """
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)
