@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +18,7 @@ from model_code.project import LOCK_HELD, Project
 from orchestration import TELEMETRY_OFF
 from orchestration.instance import DATABASE
 from orchestration.pipeline.dvc import RECORDER
+from orchestration.pipeline.warm_python import program
 
 RECORD = """
 import sys
@@ -54,6 +59,50 @@ def tracked_project(tmp_path_factory) -> Project:
     printed = [[*process.communicate(timeout=900), process.returncode] for process in processes]
     (root / "started.json").write_text(json.dumps(printed))
     return Project(root)
+
+
+def copy_database(source: Path, target: Path) -> None:
+    """Copy all tables of a SQLite database."""
+    with closing(sqlite3.connect(source)) as old, closing(sqlite3.connect(target)) as new:
+        old.backup(new)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _copied_mlflow_tables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Copy MLflow's tables from the first new store to all later ones.
+
+    MLflow makes the tables of a new store with all its migrations, which takes over a second.
+    """
+    if "mlflow" not in sys.modules:
+        # Only tests that import MLflow open many stores.
+        yield
+        return
+    from mlflow.store.db import utils
+
+    template = tmp_path_factory.mktemp("mlflow") / "template.db"
+    migrate = utils._initialize_tables
+
+    def make_tables(engine: Any) -> None:
+        if engine.dialect.name != "sqlite":
+            migrate(engine)
+            return
+        database = Path(engine.url.database)
+        if template.exists():
+            copy_database(template, database)
+        else:
+            migrate(engine)
+            copy_database(database, template)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(utils, "_initialize_tables", make_tables)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _quick_warm_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a warm Python import DVC only, because the stages of these tests need no libraries."""
+    libraries = tuple(name for name in program.LIBRARIES if name.startswith("dvc"))
+    monkeypatch.setattr(program, "LIBRARIES", libraries)
 
 
 @pytest.fixture(autouse=True)

@@ -6,6 +6,8 @@ The settings are valid, and a source inside the project has a relative path.
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 
 import pytest
 
@@ -19,12 +21,37 @@ from orchestration.pipeline.repro import PlannedBuild, plan
 SHORT_PARAMS = "corpus:\n  path: notes  # mine\npseudo_queries:\nretrievers: {hce: {}}\n"
 
 
+@pytest.fixture(scope="module")
+def dvc_folder(tmp_path_factory):
+    """The folder `.dvc` that `dvc init` makes."""
+    root = tmp_path_factory.mktemp("dvc")
+    subprocess.run(["git", "init", "-q"], cwd=root, check=True)
+    dvc.run_dvc(Project(root), "init", "-q")
+    return root / ".dvc"
+
+
 @pytest.fixture
-def notes(tmp_path):
+def copied_dvc_folder(dvc_folder, monkeypatch):
+    """Copy the folder `.dvc` instead of running `dvc init`, which takes half a second."""
+
+    def copy_folder(project, *arguments):
+        assert arguments[0] == "init"
+        shutil.copytree(dvc_folder, project.root / ".dvc")
+
+    monkeypatch.setattr(dvc, "run_dvc", copy_folder)
+
+
+def write_notes(folder):
+    """Write a folder `notes` of one document into a folder, and return that folder."""
+    (folder / "notes").mkdir()
+    (folder / "notes/a.md").write_text("# A\n\nmoss")
+    return folder
+
+
+@pytest.fixture
+def notes(tmp_path, copied_dvc_folder):
     """A working directory with a folder `notes` of one document."""
-    (tmp_path / "notes").mkdir()
-    (tmp_path / "notes/a.md").write_text("# A\n\nmoss")
-    return tmp_path
+    return write_notes(tmp_path)
 
 
 def require_every_group(params):
@@ -156,7 +183,8 @@ def fail(*arguments, **options):
     raise OSError("the disk is full")
 
 
-def test_init_continues_after_interrupted_dvc_and_git(notes):
+def test_init_continues_after_interrupted_dvc_and_git(tmp_path):
+    notes = write_notes(tmp_path)
     (notes / "search/.dvc/tmp").mkdir(parents=True)
     (notes / "search/.git").mkdir()
 

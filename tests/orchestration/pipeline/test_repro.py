@@ -144,14 +144,22 @@ def write_make_stage(project: Project, command: str, **fields) -> None:
     write_json(project.root / "dvc.yaml", {"stages": {"make": stage}})
 
 
-@pytest.fixture
-def one_stage(tmp_path, monkeypatch) -> Project:
-    plan_only(monkeypatch, "make")
-    project = Project(tmp_path)
+@pytest.fixture(scope="module")
+def initialised(tmp_path_factory) -> Path:
+    """Return the folder of a project with the stage `make`, which DVC has initialised."""
+    root = tmp_path_factory.mktemp("initialised") / "project"
+    root.mkdir()
+    project = Project(root)
     write_make_stage(project, "echo 1 > out; echo '  make: done in 0 s'")
-    (tmp_path / "params.yaml").write_text("retrievers: {hce: {epochs: 1}}\n")
+    (root / "params.yaml").write_text("retrievers: {hce: {epochs: 1}}\n")
     initialise(project)
-    return project
+    return root
+
+
+@pytest.fixture
+def one_stage(initialised, tmp_path, monkeypatch) -> Project:
+    plan_only(monkeypatch, "make")
+    return Project(Path(shutil.copytree(initialised, tmp_path, dirs_exist_ok=True)))
 
 
 @pytest.fixture
