@@ -8,9 +8,10 @@ and those that a string names.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -25,7 +26,7 @@ COMMAND_LINE = "orchestration.cli"
 # "a.b", "a.b:name", and what precedes {kind}
 STRING = re.compile(rf"((?:{'|'.join(TOPS)})(?:\.\w+)+)(?::\w+|\.)?")
 ORCHESTRATORS = {"dagster", "mlflow", "dvc"}
-Imports = Mapping[str, set[str]]
+Imports = Mapping[str, Set[str]]
 """What each module imports, by dotted names."""
 
 
@@ -220,12 +221,13 @@ def name(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-def imported(path: Path, module: str, typing: bool = True) -> set[str]:
+@functools.cache
+def imported(path: Path, module: str, typing: bool = True) -> frozenset[str]:
     """The names that a file imports. typing: with those that only type checkers see, and those that
     strings name.
     """
     parent = module if path.name == "__init__.py" else module.rpartition(".")[0]
-    return set(named(ast.parse(path.read_text()), parent, typing))
+    return frozenset(named(ast.parse(path.read_text()), parent, typing))
 
 
 def named(tree: ast.AST, parent: str, typing: bool) -> Iterator[str]:

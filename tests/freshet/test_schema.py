@@ -18,7 +18,7 @@ from orchestration.service import routes
 # such as that a text is not blank, or that an id is one of a document
 NOT_IN_A_SCHEMA = [positive_data_acceptance]
 GENERATED = settings(
-    max_examples=20,
+    max_examples=10,
     deadline=None,
     derandomize=True,
     database=None,

@@ -191,7 +191,7 @@ class Incremental:
         return index
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     changes=steps(),
     weight=st.sampled_from(WEIGHTS),
@@ -234,7 +234,7 @@ def test_n_changes_equal_one_rebuild_to_the_bit(
     assert reranked(index, [query], [names]) == reranked(rebuilt, [query], [names])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     asked=st.dictionaries(
         st.sampled_from(["a", "b", "c"]),

@@ -144,7 +144,7 @@ ANYTHING = some.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@settings(max_examples=150, deadline=None, derandomize=True, database=None)
 @given(
     boost=some.dictionaries(some.sampled_from(["date", "x"]), ANYTHING)
     | some.lists(some.text(max_size=8), max_size=2),

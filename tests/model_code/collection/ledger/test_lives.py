@@ -31,7 +31,7 @@ from tests.model_code.collection.ledger.lives import (
     step,
 )
 
-LIVES = int(os.environ.get("FRESHET_LIVES", 60))
+LIVES = int(os.environ.get("FRESHET_LIVES", 30))
 STEPS = 25
 
 

@@ -60,7 +60,7 @@ def find(documents: list[dict[str, Any]], filters: dict[str, Any]) -> list[bool]
     return FieldIndex.build(documents).find(parse_filters(filters)).tolist()
 
 
-@settings(max_examples=600, deadline=None, derandomize=True, database=None)
+@settings(max_examples=250, deadline=None, derandomize=True, database=None)
 @given(documents=DOCUMENTS, filters=FILTERS)
 def test_index_finds_what_the_definition_matches(
     documents: list[dict[str, Any]], filters: dict[str, Any]

@@ -51,7 +51,7 @@ FILTERS = some.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None, derandomize=True, database=None)
+@settings(max_examples=200, deadline=None, derandomize=True, database=None)
 @given(documents=DOCUMENTS, filters=FILTERS, removed=some.sets(some.integers(0, 5)))
 def test_a_filter_leaves_what_a_plain_reading_leaves(documents, filters, removed):
     rows = [
@@ -290,7 +290,7 @@ WILD_FILTERS = some.dictionaries(
 )
 
 
-@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@settings(max_examples=150, deadline=None, derandomize=True, database=None)
 @given(
     documents=some.lists(some.dictionaries(some.sampled_from("abc"), JSON)), filters=WILD_FILTERS
 )
@@ -305,7 +305,7 @@ def test_index_agrees_with_single_documents_or_refuses(documents, filters):
     assert found == {name for name, fields in rows if matches_fields(condition, fields)}
 
 
-@settings(max_examples=300, deadline=None, derandomize=True, database=None)
+@settings(max_examples=150, deadline=None, derandomize=True, database=None)
 @given(texts=some.lists(some.text(max_size=12), min_size=1, max_size=3))
 def test_any_typed_text_is_read_or_refused(texts):
     try:

@@ -39,7 +39,7 @@ from tests.live_example import BASE, collection_of, make_project
 # Number of scripts of edits per seed. There are a thousand scripts in all, of which the first two
 # hundred run always.
 SCRIPTS = 20
-SEEDS = [*range(10), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(10, 50))]
+SEEDS = [*range(5), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(5, 50))]
 WORDS = ["moss", "fern", "oak", "bark", "root", "leaf", "seed", "stem", "bud", "twig"]
 
 
