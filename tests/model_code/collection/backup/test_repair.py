@@ -10,6 +10,7 @@ import shutil
 import sqlite3
 import sys
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -24,8 +25,10 @@ from model_code.collection.ledger.ledger import Ledger
 from model_code.collection.ledger.salvage import salvage_changes
 from model_code.corpus.known_queries import query_hash
 from model_code.errors import Damaged, FreshetError
+from model_code.project import Project
 from model_code.text.documents import Document
 from orchestration import cli
+from tests.disk import skip_fsync
 from tests.live_example import BASE, add, collection_of, make_project, open_build, row, texts
 
 
@@ -95,22 +98,35 @@ def run(capsys, monkeypatch, line: str) -> tuple[int, str]:
     return code, printed.out + printed.err
 
 
-@pytest.fixture
-def live(own, monkeypatch):
+@pytest.fixture(scope="module")
+def changed(project, tmp_path_factory):
     """A project with a real live collection: documents were added, updated and deleted."""
-    monkeypatch.chdir(own.root)
-    (own.root / "more.jsonl").write_text('{"id": "more", "title": "", "text": "word1 word2"}\n')
-    collection = LiveIndex(own)
-    add(
-        collection,
-        row("n1", "word1 word2", queries=["what is word1"], note="x"),
-        row("n2", "word3"),
-    )
-    collection.receive([row("d03", "word4 word5")], "test")
-    collection.remove(["n2"], "test")
-    collection.apply()
-    collection.ledger.close()
-    return own
+    ignored = shutil.ignore_patterns(".freshet", "ledger*")
+    root = tmp_path_factory.mktemp("changed") / "project"
+    changed = Project(Path(shutil.copytree(project.root, root, ignore=ignored)))
+    (root / "more.jsonl").write_text('{"id": "more", "title": "", "text": "word1 word2"}\n')
+    with pytest.MonkeyPatch.context() as patch:
+        skip_fsync(patch)
+        patch.delenv("FRESHET_STATE", raising=False)
+        collection = LiveIndex(changed)
+        add(
+            collection,
+            row("n1", "word1 word2", queries=["what is word1"], note="x"),
+            row("n2", "word3"),
+        )
+        collection.receive([row("d03", "word4 word5")], "test")
+        collection.remove(["n2"], "test")
+        collection.apply()
+        collection.ledger.close()
+    return changed
+
+
+@pytest.fixture
+def live(changed, tmp_path, monkeypatch):
+    """A copy of that project, which is the working directory."""
+    copy = Project(Path(shutil.copytree(changed.root, tmp_path / "live")))
+    monkeypatch.chdir(copy.root)
+    return copy
 
 
 def damage_file(project, kind):
