@@ -113,11 +113,12 @@ def test_added_document_is_found(api, added):
 
     (hit,) = found.hits
     assert found.retriever == "hce"
-    assert found.generation == added.generation
+    # The service may publish a later generation, which holds what earlier tests recorded.
+    assert found.generation >= added.generation
     assert hit.document_id == "io/lines.md"
     assert hit.title == "Lines"
     assert hit.text == LINES["text"]
-    assert hit.generation == added.generation
+    assert hit.generation == found.generation
     assert hit.fields == {"year": 2024}
     # An addition belongs to the node of the hierarchy in which it is placed.
     assert hit.topics == (NAMES[hit.path[0]],)

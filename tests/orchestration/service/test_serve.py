@@ -168,7 +168,7 @@ def test_deleted_document_is_gone_at_once(client):
 
     deleted = client.delete(["str.join"])
 
-    assert deleted.generation == generation + 1
+    assert deleted.generation > generation
     assert "str.join" not in [hit.document_id for hit in client.search("str.join", 100).hits]
     assert "freshet_lag_seconds 0.0" in metrics(client)
 
@@ -186,7 +186,7 @@ def test_changes_of_another_process_are_served(project, client):
     generation = index.apply().generation.number
 
     deadline = time.monotonic() + 30
-    while client.status()["open"][0]["generation"] != generation:
+    while client.status()["open"][0]["generation"] < generation:
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
