@@ -17,8 +17,19 @@ from typing import Any
 
 from orchestration import parameters
 from tests.end_to_end import tiny_project
-from tests.end_to_end.tiny_project import freshet
+from tests.end_to_end.tiny_project import freshet, run
 
+# Run one search per list of arguments, and print the first hit of each. One process is enough,
+# because no search changes the project.
+SEARCHES = """
+import json, sys
+from typer.testing import CliRunner
+from orchestration.cli import app
+
+for arguments in json.loads(sys.argv[1]):
+    result = CliRunner().invoke(app, ["search", *arguments, "--json"], catch_exceptions=False)
+    print(json.dumps(json.loads(result.stdout)[0]))
+"""
 ANSWERS = Path(__file__).with_name("life_cycle.json")
 DESERTS = [
     {
@@ -105,11 +116,15 @@ class ProjectLife:
     def search(self, step: str, retriever: str | None = None) -> None:
         """Record the first hit of some queries, whose words only one document has."""
         options = ["--retriever", retriever] if retriever else []
-        first_hits = {}
+        queries = []
         for document in (*DESERTS, CHANGED, *SNOW):
-            query = f"{document['title']} {document['text']}"
-            _, output = self.run("search", query, "-k", "3", "--json", *options)
-            best = json.loads(output)[0]
+            queries.append(f"{document['title']} {document['text']}")
+        searches = [[query, "-k", "3", *options] for query in queries]
+
+        first_hits = {}
+        lines = run(self.folder, SEARCHES, json.dumps(searches)).splitlines()
+        for query, line in zip(queries, lines, strict=True):
+            best = json.loads(line)
             is_exact = best["score"] > 0.9999
             first_hits[query] = best["document_id"] if is_exact else "another"
         self.record(step, first_hits)

@@ -189,9 +189,9 @@ def git(folder: Path, *arguments: str) -> None:
     )
 
 
-def run(folder: Path, code: str) -> str:
+def run(folder: Path, code: str, *arguments: str) -> str:
     """Run Python code in a project; returns what it prints."""
-    return python(warm_python.python(hash_seed=1), folder, "-c", code).stdout
+    return python(warm_python.python(hash_seed=1), folder, "-c", code, *arguments).stdout
 
 
 def output_hashes(folder: Path) -> dict[str, str]:
