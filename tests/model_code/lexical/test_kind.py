@@ -267,10 +267,13 @@ def test_query_is_encoded_once_for_all_explanations(build: Build, monkeypatch) -
     assert encoded == [QUERIES[:1]]
 
 
-@pytest.fixture(params=NAMES)
-def main_retriever(request: pytest.FixtureRequest, tmp_path: Path) -> LexicalRetriever:
-    """A retriever whose main search is each of the kinds in turn."""
-    return make_build(tmp_path, LEXICAL.replace(search=request.param, rerank_depth=30)).open()
+@pytest.fixture(scope="module", params=NAMES)
+def main_retriever(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> LexicalRetriever:
+    """A retriever whose main search is each of the kinds in turn. Tests do not change it."""
+    folder = tmp_path_factory.mktemp("main")
+    return make_build(folder, LEXICAL.replace(search=request.param, rerank_depth=30)).open()
 
 
 def test_main_search_is_no_variant(main_retriever: LexicalRetriever) -> None:
