@@ -7,12 +7,13 @@ Equal rows therefore become equal documents, or are refused for the same reason,
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from freshet.results import ReadingNote
 from model_code.corpus.cleaning import clean_document
+from model_code.corpus.known_queries import query_hash
 from model_code.corpus.quarantine import Quarantine
 from model_code.corpus.rows import (
     RefusedRow,
@@ -100,6 +101,23 @@ class CleanRows:
                 )
             )
         return CleanRows(tuple(documents), tuple(locations), tuple(refused), self.notes)
+
+    def without_queries(self, forgotten: Set[str]) -> CleanRows:
+        """Remove queries from the documents that arrived with them, and return the result.
+
+        Args:
+            forgotten: Hashes of the queries to remove; see `query_hash`.
+        """
+        if not forgotten:
+            return self
+        documents: list[Document] = []
+        for document in self.documents:
+            kept = tuple(query for query in document.queries if query_hash(query) not in forgotten)
+            if len(kept) < len(document.queries):
+                documents.append(replace(document, queries=kept))
+            else:
+                documents.append(document)
+        return replace(self, documents=tuple(documents))
 
 
 def clean_rows(

@@ -148,7 +148,8 @@ def import_project(
         _copy_export(folder, project.root / IMPORTED_FOLDER)
         use_as_corpus(CORPUS_SETTINGS)
     else:
-        _add_documents(index, rows.documents, _read_origins(folder), report)
+        kept = rows.without_queries(index.forgotten_queries())
+        _add_documents(index, kept.documents, _read_origins(folder), report)
     return report
 
 

@@ -344,7 +344,7 @@ class LiveIndex:
         """
         ids = [possible_id(row) for row in rows]
         present = self.present_documents({row_id for row_id in ids if row_id is not None})
-        cleaned = clean_rows(merge_rows(rows, ids, present), self.settings, source)
+        cleaned = self.clean_rows(merge_rows(rows, ids, present), source)
         restricted = cleaned.restricted_to(set(present), UNKNOWN_DOCUMENT)
         versions = {name: document.content_hash for name, document in present.items()}
         conditional = take_conditions(restricted, self.base_versions, versions)
@@ -485,10 +485,19 @@ class LiveIndex:
             self.note_recorded(recorded)
         return receipt
 
+    def forgotten_queries(self) -> frozenset[str]:
+        """Return the hashes of the queries that a person asked to forget; see `query_hash`."""
+        ledger = self.ledger_if_exists
+        if ledger is None:
+            return frozenset()
+        return ledger.forgotten_queries()
+
     def clean_rows(
         self, rows: Iterable[RawRow] | CleanRows, source: str, only_known: bool = False
     ) -> CleanRows:
         """Clean rows as `receive` does, without recording them.
+
+        Queries that a person asked to forget are removed from the rows.
 
         Args:
             rows: Rows of a file, mappings, or rows that are clean already.
@@ -502,6 +511,7 @@ class LiveIndex:
             cleaned = rows
         else:
             cleaned = clean_rows(rows, self.settings, source)
+        cleaned = cleaned.without_queries(self.forgotten_queries())
         if not only_known:
             return cleaned
         return cleaned.restricted_to(self.existing_ids(cleaned.document_ids), UNKNOWN_DOCUMENT)

@@ -85,12 +85,21 @@ class SourceMemory:
         label: Origin of the source's documents. It is written to the file, so that the erasure of
             a document can report which source contains it.
         source_name: Name of the source. None for the project's own source.
+        forgotten: Hashes of the queries that a person asked to forget. They are removed from the
+            documents.
     """
 
-    def __init__(self, path: Path, label: str, source_name: str | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        label: str,
+        source_name: str | None = None,
+        forgotten: Set[str] = frozenset(),
+    ) -> None:
         self._path = path
         self._label = label
         self._source_name = source_name
+        self._forgotten = forgotten
         # Content of the file: the hash of the rules by which the units were read, and the summary
         # of each unit, by its name.
         self._stored: dict[str, Any] = {"rules": None, "units": {}}
@@ -115,7 +124,7 @@ class SourceMemory:
             known_ids: Ids of the documents in the index. They are never left out as duplicates.
         """
         # Under other rules, a unit may give other documents, so that all units are read again.
-        rules = _reading_rules(settings)
+        rules = _reading_rules(settings, self._forgotten)
         stored_summaries: dict[str, Any] = {}
         if self._stored["rules"] == rules:
             stored_summaries = self._stored["units"]
@@ -124,7 +133,7 @@ class SourceMemory:
         for unit in units:
             summary = stored_summaries.get(unit.name)
             if summary is None or summary["hash"] != unit.content_hash:
-                summary = _summarize(unit, settings, self._source_name)
+                summary = _summarize(unit, settings, self._source_name, self._forgotten)
             summaries[unit.name] = summary
 
         self._updated = {"source": self._label, "rules": rules, "units": summaries}
@@ -158,6 +167,7 @@ def read_documents(
     contents: SourceContents,
     document_ids: Collection[str],
     source_name: str | None = None,
+    forgotten: Set[str] = frozenset(),
 ) -> list[Document]:
     """Read some documents of a source. Units without any of them are not read.
 
@@ -169,6 +179,7 @@ def read_documents(
         contents: Contents of the source, which tell the unit of each document.
         document_ids: Ids of the documents.
         source_name: Name of the source. None for the project's own source.
+        forgotten: Hashes of the queries that are removed from the documents.
     """
     wanted = set(document_ids)
     unit_names = {contents.unit_names[document_id] for document_id in wanted}
@@ -176,18 +187,22 @@ def read_documents(
     for unit in sorted(units, key=lambda unit: unit.name):
         if unit.name not in unit_names:
             continue
-        for document in _read_unit(unit, settings, source_name).documents:
+        for document in _read_unit(unit, settings, source_name, forgotten).documents:
             if document.document_id in wanted:
                 documents.append(document)
     return documents
 
 
-def _read_unit(unit: SourceUnit, settings: CorpusSettings, source_name: str | None) -> CleanRows:
+def _read_unit(
+    unit: SourceUnit, settings: CorpusSettings, source_name: str | None, forgotten: Set[str]
+) -> CleanRows:
     """Read and clean the rows of a unit, a piece of a source such as a file.
 
     Documents of a named source get the ids that they have in the index, which begin with its name.
+    Forgotten queries are removed from them, so that no sync brings their texts back.
     """
     cleaned = clean_rows(unit.read_rows(), settings, unique_ids=True)
+    cleaned = cleaned.without_queries(forgotten)
     if source_name is None:
         return cleaned
     return name_documents(cleaned, source_name)
@@ -203,8 +218,8 @@ def _read_one_file(source: FolderSource, name: str) -> Iterator[Row | RefusedRow
     yield source.read(name)
 
 
-def _reading_rules(settings: CorpusSettings) -> str:
-    """Return a hash of the settings and the code that read rows.
+def _reading_rules(settings: CorpusSettings, forgotten: Set[str]) -> str:
+    """Return a hash of the settings, the forgotten queries and the code that read rows.
 
     If it changes, a file can give other documents although its content has not changed.
     """
@@ -212,19 +227,20 @@ def _reading_rules(settings: CorpusSettings) -> str:
     rules = {
         "corpus": settings.model_dump(mode="json"),
         "code": [hash_path(code_folder), hash_path(Path(__file__))],
+        "forgotten": sorted(forgotten),
     }
     return hash_text(canonical_json(rules))
 
 
 def _summarize(
-    unit: SourceUnit, settings: CorpusSettings, source_name: str | None
+    unit: SourceUnit, settings: CorpusSettings, source_name: str | None, forgotten: Set[str]
 ) -> dict[str, Any]:
     """Read a unit, a piece of a source such as a file, and return its summary.
 
     The entry of a document is [id, content hash, key of the title, key of the text, date of expiry
     or null]; see `_duplicate_key`.
     """
-    cleaned = _read_unit(unit, settings, source_name)
+    cleaned = _read_unit(unit, settings, source_name, forgotten)
     documents: list[list[Any]] = []
     for document in cleaned.documents:
         title_key = _duplicate_key(document.title)

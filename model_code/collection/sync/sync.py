@@ -186,7 +186,9 @@ def sync(
             _require_unused_prefix(followed, hashes_before, origins)
 
         # Read the changed units of the source, and compare it with the index.
-        memory = SourceMemory(memory_path(project, followed.label), followed.label, followed.name)
+        forgotten = index.forgotten_queries()
+        memory_file = memory_path(project, followed.label)
+        memory = SourceMemory(memory_file, followed.label, followed.name, forgotten)
         contents = memory.update(units, followed.settings, hashes_before.keys())
         if is_own_source:
             contents = _refuse_ids_of_named_sources(contents, named_sources)
@@ -205,7 +207,9 @@ def sync(
         if followed.name is not None:
             named_sources[followed.name] = followed.location
             write_sources(project, named_sources)
-        documents = read_documents(units, followed.settings, contents, plan.to_put, followed.name)
+        documents = read_documents(
+            units, followed.settings, contents, plan.to_put, followed.name, forgotten
+        )
         receipts = _record_changes(index, report, documents, followed.label)
         if expiry is not None:
             receipts.append(expiry)

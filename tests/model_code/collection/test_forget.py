@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from model_code.collection.forget import forget_query
 from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.ledger.events import Feedback, Opinion
+from model_code.collection.sync.sync import sync
 from model_code.errors import FreshetError, SettingsError
 from model_code.project import Project
 from tests.model_code.collection.known_collection import found, judged, open_known_collection
@@ -67,6 +69,33 @@ def test_forgotten_query_never_comes_back(index: LiveIndex) -> None:
     assert found(index.builder.searcher, "jane") == []
     texts = {query.text for query in index.builder.searcher.known_queries()}
     assert texts == {"a person", "count lines"}
+
+
+def test_sync_does_not_bring_back_forgotten_query(index: LiveIndex, tmp_path: Path) -> None:
+    source = tmp_path / "people.jsonl"
+    row = {"id": "p1", "title": "p1", "text": "Someone.", "queries": [SECRET, "someone"]}
+    source.write_text(json.dumps(row) + "\n")
+    sync(index, str(source), name="people")
+    forget_query(index, SECRET)
+
+    unchanged = sync(index, str(source), name="people")
+    row["text"] = "Someone else."
+    source.write_text(json.dumps(row) + "\n")
+    changed = sync(index, str(source), name="people")
+
+    assert unchanged.changed == []
+    assert changed.updated == ["people:p1"]
+    assert index.present_documents(["people:p1"])["people:p1"].queries == ("someone",)
+    source.unlink()
+    assert files_with(index.project.root, "jane") == []
+
+
+def test_row_with_forgotten_query_is_recorded_without_it(index: LiveIndex) -> None:
+    forget_query(index, SECRET)
+
+    index.receive([{"id": "j2", "text": "Someone.", "queries": [SECRET, "someone"]}], "api")
+
+    assert index.present_documents(["j2"])["j2"].queries == ("someone",)
 
 
 def test_report_says_that_nothing_knew_a_query(index: LiveIndex) -> None:
