@@ -211,7 +211,10 @@ def held_back_step(project: Project) -> str | None:
     if not reports:
         return None
     decision = reports[0]["report"].get("decision")
-    if decision is None or decision["action"] == decision["wanted"]:
+    if decision is None:
+        return None
+    is_held_back = decision.get("wanted", decision["action"]) != decision["action"]
+    if not is_held_back:
         return None
     # The last reason of such a decision says what holds the step back.
     return f"{decision['wanted']} {decision['reasons'][-1]}"

@@ -7,6 +7,7 @@ is replaced.
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 
@@ -20,7 +21,7 @@ from model_code.collection.index.project_ledger import open_ledger
 from model_code.collection.index.status import live_status
 from model_code.collection.ledger.tasks import EventRange, TaskKind
 from model_code.evaluation.settings import PromotionSettings
-from model_code.files import canonical_json, write_json
+from model_code.files import canonical_json, write_json, write_text
 from model_code.text.passages import TextRules
 from orchestration.freshness.drift import check_drift
 from orchestration.freshness.due_tasks import record_run_end
@@ -33,7 +34,7 @@ from orchestration.registry.gate import GateRules
 from tests.orchestration.dagster_page import Page
 from tests.orchestration.freshness.builds import make_build
 from tests.orchestration.freshness.conftest import make_project, write_corpus
-from tests.orchestration.freshness.subjects import SEA, SPACE, add, documents, others
+from tests.orchestration.freshness.subjects import PARAMS, SEA, SPACE, add, documents, others
 
 RULES = TextRules(include_title=False, words=0, stride=1)
 NEW = documents(SPACE, 24, "space", 2)
@@ -102,6 +103,9 @@ def loop(built, tmp_path_factory, small_measures):
         # The definitions look for a project when they are imported.
         patch.chdir(root)
         project = make_project(root)
+        # So few queries judge a retrain that the gate would probably refuse it.
+        params = {**PARAMS, "promotion": {"largest_plausible_gain": None}}
+        write_text(project.params_file, json.dumps(params))
         write_corpus(project)
         for name in code_lock.PACKAGES:
             (root / name).mkdir()
