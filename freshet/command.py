@@ -18,6 +18,11 @@ def main() -> None:
             file=sys.stderr,
         )
         sys.exit(2)
+    # The exit is registered before libraries register exit handlers, so that it comes last.
+    from orchestration.pipeline.warm_python.server import QuickExit
+
+    quick_exit = QuickExit()
     from orchestration.cli import main as command_line
 
-    command_line()
+    with quick_exit.note_exit_code():
+        command_line()

@@ -2,7 +2,8 @@
 
 Importing the package switches off the telemetry of all libraries, before they are imported. Values
 that the user has set stay as they are. `HF_HUB_OFFLINE` is not set, because a corpus or model may
-come from a hub.
+come from a hub. Plugins of pydantic are switched off as well, because pydantic looks for them in
+all installed packages, each time a command starts.
 
 It also limits the threads of torch and numpy to the container's share of the machine, and lets them
 sleep while they wait. With other work on the machine, a training step then takes half the time or
@@ -62,6 +63,7 @@ def _set_environment() -> None:
     variables = dict(TELEMETRY_OFF)
     # Idle threads of torch sleep instead of keeping a core busy.
     variables["OMP_WAIT_POLICY"] = "PASSIVE"
+    variables["PYDANTIC_DISABLE_PLUGINS"] = "__all__"
     cores = core_share()
     if cores is not None:
         variables["OMP_THREAD_LIMIT"] = str(cores)

@@ -5,6 +5,7 @@ Run it with `python -m orchestration.pipeline.dvc_file`.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,8 @@ def update(root: Path) -> None:
     if not path.is_file() or not (root / code_lock.NAME).is_file():
         return
 
+    if _is_current(path.read_text(encoding="utf-8")):
+        return
     yaml = YAML()
     yaml.width = LINE_WIDTH
     content = yaml.load(path)
@@ -108,13 +111,27 @@ def update(root: Path) -> None:
             "it again"
         )
 
-    declared = render(has_own_code=False)["stages"]
-    changed = {name: body for name, body in declared.items() if content["stages"].get(name) != body}
-    if not changed:
-        return
-    content["stages"].update(changed)
+    content["stages"].update(_changed_stages(content["stages"]))
     with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8") as stream:
         yaml.dump(content, stream)
+
+
+@lru_cache(maxsize=1)
+def _is_current(text: str) -> bool:
+    """Return whether the text of a `dvc.yaml` declares all stages as they are installed.
+
+    The answer is cached, because a build asks several times, and parsing takes a tenth of a second.
+    """
+    content = YAML(typ="safe").load(text)
+    if not isinstance(content, dict) or not isinstance(content.get("stages"), dict):
+        return False
+    return not _changed_stages(content["stages"])
+
+
+def _changed_stages(stages: dict[str, Any]) -> dict[str, Any]:
+    """Return the declarations of installed stages that differ from those in a `dvc.yaml`."""
+    declared = render(has_own_code=False)["stages"]
+    return {name: body for name, body in declared.items() if stages.get(name) != body}
 
 
 if __name__ == "__main__":

@@ -37,7 +37,6 @@ from orchestration.pipeline.runs import (
     tracking_uri,
     valid_name,
 )
-from orchestration.registry.built_retriever import ARTIFACT, BuiltRetriever, log_retriever
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
 
     from model_code.evaluation.promotion import Verdict
     from model_code.evaluation.scores import SystemScores
+    from orchestration.registry.built_retriever import BuiltRetriever
 
 T = TypeVar("T")
 
@@ -303,6 +303,8 @@ class Registry:
         """
         import mlflow
 
+        from orchestration.registry import built_retriever
+
         tags = dict(identity)
         parent = self._parent_run(build.key)
         if parent is not None:
@@ -315,7 +317,7 @@ class Registry:
                 self.client.log_artifact(run_id, str(build.evaluation / file_name), "evaluation")
             metrics = _read_metrics(build.evaluation)
             mlflow.log_metrics(metrics)
-            model_uri = log_retriever(build)
+            model_uri = built_retriever.log_retriever(build)
             # MLflow shows metrics on the page of the model only if they name the model.
             if model_uri.startswith(LOGGED_MODEL_PREFIX):
                 model_id = model_uri.removeprefix(LOGGED_MODEL_PREFIX)
@@ -450,6 +452,8 @@ def download_files(project: Project, version: Version) -> Path:
     """
     with open_registry(project) as registry:
         from mlflow.artifacts import download_artifacts
+
+        from orchestration.registry.built_retriever import ARTIFACT
 
         model = download_artifacts(f"models:/{registry.model}/{version.version}")
         return Path(model) / "artifacts" / ARTIFACT

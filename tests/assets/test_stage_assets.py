@@ -53,6 +53,16 @@ def test_broken_contract_fails_blocking_asset_check(project, monkeypatch):
     assert remedy in result.metadata["what to do"].value
 
 
+def test_contract_of_a_stage_that_ran_is_not_checked_twice(project, monkeypatch):
+    contexts = []
+    monkeypatch.setattr(index_stage, "check", contexts.append)
+
+    result = check_result(project, INDEX_OF_HCE, ran=True)
+
+    assert result.passed
+    assert contexts == []
+
+
 def test_contract_sees_what_its_stage_saw(project, monkeypatch):
     contexts = []
     monkeypatch.setattr(index_stage, "check", contexts.append)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from model_code.collection.generations.generation_store import (
     GenerationStore,
@@ -16,7 +16,6 @@ from model_code.collection.generations.generation_store import (
     retrievers,
 )
 from model_code.collection.generations.refinements import summarize_refinements
-from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index.project_ledger import (
     open_ledger_if_exists,
     open_matching_ledger,
@@ -28,6 +27,9 @@ from model_code.collection.ledger.tasks import EventRange, Task
 from model_code.collection.segments.solved import SolvedSummary
 from model_code.files import MANIFEST, read_json, write_json
 from model_code.project import Project
+
+if TYPE_CHECKING:
+    from model_code.collection.generations.searcher import Searcher
 
 # Name of the file in the project's state with the last result of `probe_newest_document`.
 CANARY = "canary.json"

@@ -85,8 +85,8 @@ events = Table(
 IS_REVERT = events.c.kind == literal_column("'revert'")
 IS_COPY = events.c.again.is_not(None)
 Index("ledger_events_document", events.c.document_id, events.c.id)
-Index("ledger_events_revert", events.c.id, sqlite_where=IS_REVERT, postgresql_where=IS_REVERT)
-Index("ledger_events_again", events.c.again, sqlite_where=IS_COPY, postgresql_where=IS_COPY)
+Index("ledger_events_revert", events.c.id, sqlite_where=IS_REVERT)
+Index("ledger_events_again", events.c.again, sqlite_where=IS_COPY)
 
 # Names of received batches, such as the hash of an inbox file. A batch is recorded only once.
 batches = Table(
@@ -301,6 +301,18 @@ def open_database_if_exists(url: str) -> Database | None:
     )
 
 
+def declare_partial_indexes() -> None:
+    """Give the indexes of all tables the same conditions in PostgreSQL as in SQLite.
+
+    The tables declare the conditions for SQLite only. A condition for PostgreSQL imports
+    SQLAlchemy's code for PostgreSQL, which most projects do not use.
+    """
+    for table in metadata.tables.values():
+        for index in table.indexes:
+            condition = index.dialect_options["sqlite"]["where"]
+            index.dialect_options["postgresql"]["where"] = condition
+
+
 def _create_tables(url: str) -> None:
     """Create the tables, unless another process does so first.
 
@@ -315,6 +327,7 @@ def _create_tables(url: str) -> None:
     with database._writing_engine.begin() as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(CREATE_TABLES_LOCK)))
+            declare_partial_indexes()
         metadata.create_all(connection)
         if connection.scalar(sa.select(log.c.version)) is None:
             connection.execute(sa.insert(log).values(version=LEDGER_FORMAT, log=uuid4().hex))

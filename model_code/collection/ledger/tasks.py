@@ -160,7 +160,6 @@ sa.Index(
     *(table.c[name] for name in ("kind", "first_event", "last_event", "retriever")),
     unique=True,
     sqlite_where=IS_OPEN,
-    postgresql_where=IS_OPEN,
 )
 
 

@@ -5,6 +5,7 @@ imported. No module of the project is imported, because its code may change befo
 The server ends when its standard input is closed and all commands have ended.
 """
 
+import atexit
 import gc
 import importlib
 import json
@@ -17,7 +18,8 @@ import socket
 import struct
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 # Environment variable of a command with the process id of the client that waits for it.
@@ -30,6 +32,9 @@ STREAMS = 3
 PEER = struct.Struct("3i")
 # If a signal ended a command, its exit code in a shell is this number plus the signal's number.
 SIGNAL_BASE = 128
+# The garbage collector looks at new objects after this number of them. Python's default of 700
+# costs a command that imports much a tenth of its time.
+GC_THRESHOLD = 50_000
 
 
 @dataclass(frozen=True)
@@ -66,8 +71,51 @@ class RunningCommand:
     is_wanted: bool = True
 
 
+class QuickExit:
+    """Ends this process without freeing its objects, which the operating system does faster.
+
+    Python takes a fifth of the time of a short command to free them. It also writes to all the
+    memory that a forked process shares with the server, so that it first has to be copied.
+
+    Attributes:
+        exit_code: Exit code of the process. None: the process ends as Python ends it.
+    """
+
+    def __init__(self) -> None:
+        """Register the exit. It follows all exit handlers that are registered later."""
+        self.exit_code: int | None = None
+        atexit.register(self._leave)
+
+    @contextmanager
+    def note_exit_code(self) -> Iterator[None]:
+        """Note the exit code with which Python would end this process after the block.
+
+        Errors are raised again, so that Python prints them.
+        """
+        self.exit_code = 1
+        try:
+            yield
+        except SystemExit as exit_request:
+            self.exit_code = requested_exit_code(exit_request)
+            raise
+        except KeyboardInterrupt:
+            self.exit_code = SIGNAL_BASE + signal.SIGINT
+            raise
+        self.exit_code = 0
+
+    def _leave(self) -> None:
+        if self.exit_code is None:
+            return
+        for stream in (sys.stdout, sys.stderr):
+            # The reader of the stream may have ended, or the command has closed the stream.
+            with suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(self.exit_code)
+
+
 def import_libraries(libraries: list[str]) -> None:
     """Import modules. Those that are not installed are left out."""
+    gc.set_threshold(GC_THRESHOLD)
     for library in libraries:
         with suppress(ModuleNotFoundError):
             importlib.import_module(library)
@@ -219,8 +267,13 @@ def finish(command: RunningCommand) -> None:
     command.client.close()
 
 
-def run(request: Request) -> None:
-    """Run a command in this process as a new Python would."""
+def run(request: Request, quick_exit: QuickExit) -> None:
+    """Run a command in this process as a new Python would.
+
+    Args:
+        request: The command.
+        quick_exit: Receives the exit code of the command.
+    """
     # The streams become the standard input, output and error, which have the numbers 0, 1 and 2.
     for number, descriptor in enumerate(request.streams):
         os.dup2(descriptor, number)
@@ -233,19 +286,33 @@ def run(request: Request) -> None:
     # `python -m` looks for modules in the working directory first.
     sys.path.insert(0, request.folder)
     sys.argv = request.arguments[1:]
-    runpy.run_module(request.arguments[1], run_name="__main__", alter_sys=True)
+    with quick_exit.note_exit_code():
+        runpy.run_module(request.arguments[1], run_name="__main__", alter_sys=True)
+
+
+def requested_exit_code(exit_request: SystemExit) -> int:
+    """Return the exit code that `sys.exit` asks for: a number, nothing, or an error message."""
+    if exit_request.code is None:
+        return 0
+    if isinstance(exit_request.code, int):
+        return exit_request.code
+    return 1
 
 
 def main(descriptor: int, libraries: list[str]) -> None:
     """Serve, and run a request in each forked process."""
+    # This is registered before any library registers an exit handler, so that it comes last.
+    quick_exit = QuickExit()
     # A build in the background may ignore SIGTERM, because Dagster handles it as SIGINT, which the
     # shell ignores there. Commands have to end by SIGTERM.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with socket.socket(fileno=descriptor) as listener:
         import_libraries(libraries)
         request = serve(listener)
-    if request is not None:
-        run(request)
+    if request is None:
+        quick_exit.exit_code = 0
+    else:
+        run(request, quick_exit)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,20 @@ import os, sys, time
 print(os.getpid(), flush=True)
 time.sleep(60)
 """
+ENDING = """
+import atexit, json, sys
+
+class Object:
+    def __del__(self):
+        print("freed")
+
+json.kept = Object()
+atexit.register(print, "exit handler")
+code = {"none": None, "text": "a reason", "number": 3}.get(sys.argv[1])
+if sys.argv[1] == "error":
+    raise ValueError("a fault")
+sys.exit(code)
+"""
 STAGE = """
 import os, time
 from orchestration.pipeline.run_stage import die_with_ancestors
@@ -67,6 +81,7 @@ def warm_python(monkeypatch) -> Iterator[WarmPython]:
 @pytest.fixture
 def folder(tmp_path) -> Path:
     scripts = {"told": TOLD, "sleeper": SLEEPER, "stage": STAGE, "driver": DRIVER}
+    scripts["ending"] = ENDING
     for name, code in scripts.items():
         (tmp_path / f"{name}.py").write_text(code)
     return tmp_path
@@ -96,6 +111,20 @@ def test_command_gets_folder_variables_arguments_and_streams(warm_python, folder
     assert done.stdout.splitlines() == [f"{folder} blue ['two words'] typed", "[]"]
     assert done.stderr == "warning\n"
     assert done.returncode == 7
+
+
+@pytest.mark.parametrize(
+    ("way", "code", "message"),
+    [("none", 0, ""), ("text", 1, "a reason"), ("number", 3, ""), ("error", 1, "ValueError")],
+)
+def test_command_runs_its_exit_handlers_and_frees_nothing(warm_python, folder, way, code, message):
+    done = subprocess.run(
+        [warm_python.program, "-m", "ending", way], cwd=folder, capture_output=True, text=True
+    )
+
+    assert done.stdout == "exit handler\n"
+    assert message in done.stderr
+    assert done.returncode == code
 
 
 def test_other_arguments_start_a_new_python(warm_python):

@@ -31,7 +31,7 @@ from model_code.text.documents import Document
 from model_code.text.passages import TextRules
 from orchestration.pipeline import runs
 from orchestration.pipeline.runs import tracking_uri
-from orchestration.registry import history, release, versions
+from orchestration.registry import built_retriever, history, release, versions
 from orchestration.registry.built_retriever import BuiltRetriever
 from orchestration.sensors import champion_alias
 from orchestration.service.app import create_app
@@ -68,7 +68,7 @@ def builds(tmp_path_factory):
         shutil.copytree(root / "encoder", root / name / "build" / "encoder")
     write_evaluation(root / "evaluation")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(versions, "log_retriever", log_index_folder)
+        patch.setattr(built_retriever, "log_retriever", log_index_folder)
         for variable in ("MLFLOW_TRACKING_URI", "FRESHET_STATE"):
             patch.delenv(variable, raising=False)
         versions.register(Project(root / "project"), make_build(root, "a"))
@@ -117,7 +117,7 @@ def project(builds, tmp_path, monkeypatch):
         return builds / version.key[0] / "build"
 
     monkeypatch.setattr("os.fsync", skip_fsync)
-    monkeypatch.setattr(versions, "log_retriever", log_index_folder)
+    monkeypatch.setattr(built_retriever, "log_retriever", log_index_folder)
     monkeypatch.setattr(versions, "download_files", build_folder)
     set_verdict(monkeypatch, passed=True)
     shutil.copytree(builds / "project", tmp_path / "project")

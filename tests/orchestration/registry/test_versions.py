@@ -34,7 +34,7 @@ from model_code.project import Project
 from model_code.retrieval.dense_index import DenseIndex
 from orchestration.cli.garbage import find_garbage
 from orchestration.pipeline.runs import KEY, StageRecord, run_store
-from orchestration.registry import gate, history, release, versions
+from orchestration.registry import built_retriever, gate, history, release, versions
 from orchestration.registry.built_retriever import BuiltRetriever, serving_requirements
 from tests.tiny_encoder import make_tiny_encoder
 
@@ -663,7 +663,7 @@ def pass_all_versions(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(gate, "judge_challenger", pass_challenger)
     patch.setattr(release, "open_version", open_nothing)
-    patch.setattr(versions, "log_retriever", locate_index)
+    patch.setattr(built_retriever, "log_retriever", locate_index)
 
 
 @pytest.fixture(scope="module")

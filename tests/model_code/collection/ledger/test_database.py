@@ -165,3 +165,16 @@ def test_query_is_erased_without_reading_the_whole_ledger_at_once(sqlite_url, mo
         assert ledger.latest(["asked"])["asked"].document.queries == ()
     # All texts together have more than ten million characters.
     assert peak_bytes < 5_000_000
+
+
+@pytest.mark.parametrize("name", ["ledger_events_revert", "ledger_events_again", "work_open"])
+def test_indexes_are_partial_on_postgresql(name):
+    indexes = {}
+    for table in schema.metadata.tables.values():
+        for index in table.indexes:
+            indexes[index.name] = index
+
+    schema.declare_partial_indexes()
+
+    statement = sa.schema.CreateIndex(indexes[name]).compile(dialect=postgresql.dialect())
+    assert " WHERE " in str(statement)
