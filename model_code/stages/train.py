@@ -45,9 +45,9 @@ def run(context: StageContext) -> dict[str, Any]:
     judged = _count_judged_training_queries(context)
     if judged < minimum:
         reason = (
-            f"{context.name} is not trained: {judged} training queries of this corpus have "
-            f"judgements by people, and at least {minimum} are needed; bring qrels, or set "
-            "training.min_judged_queries: 0 to train on generated queries alone"
+            f"the retriever {context.name} is not trained: {judged} training queries have "
+            f"judgements by people, and at least {minimum} are needed; record more with freshet "
+            "judge, or set training.min_judged_queries: 0 to train on generated queries alone"
         )
         return mark_left_out(context.output, reason)
 
