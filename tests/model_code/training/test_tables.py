@@ -11,6 +11,7 @@ import pytest
 
 from model_code.corpus.tables import Corpus, make_table
 from model_code.training.data import Passages
+from model_code.training.negatives import Bm25Negatives
 from model_code.training.settings import TrainingSettings
 from model_code.training.tables import DevEvaluator, TrainingTables
 from tests.model_code.training.example import answer_matrix
@@ -18,6 +19,7 @@ from tests.model_code.training.example import answer_matrix
 ANSWERS = {"q1": '["x"]', "q2": '["y", "z"]', "q3": None, "q4": '["w"]'}
 QUERY_TEXTS = {"q1": "when", "q2": "when", "q3": "who", "q4": "why"}
 SPLITS = {"q1": "train", "q2": "train", "q3": "train", "q4": "test"}
+ROW_QUERIES = {"d4": '["who is it"]'}
 PASSAGE_TEXTS = {"d1": "1 x", "d2": "2 y", "d3": "3 z", "d4": "4 w"}
 
 
@@ -27,7 +29,14 @@ def make_tables() -> TrainingTables:
     passages = []
     for document, text in PASSAGE_TEXTS.items():
         documents.append(
-            {"document_id": document, "title": "", "text": "x", "fields": "{}", "content_hash": ""}
+            {
+                "document_id": document,
+                "title": "",
+                "text": "x",
+                "fields": "{}",
+                "content_hash": "",
+                "queries": ROW_QUERIES.get(document),
+            }
         )
         passages.append({"document_id": document, "ordinal": 0, "title": "", "text": text})
 
@@ -59,6 +68,16 @@ def test_queries_of_equal_text_share_answers():
         [False, False, False, False],
         [False, False, False, False],
     ]
+
+
+def test_known_queries_are_no_words_of_passages_in_training():
+    """The query of d3 is "who". The row of d4 brings a query with this word."""
+    settings = TrainingSettings(supervision="supervised", negatives="bm25")
+    data = make_tables().training_data(settings)
+    pair = list(data.pairs.queries).index("who")
+
+    assert list(data.passages.texts) == list(PASSAGE_TEXTS.values())
+    assert Bm25Negatives(data, settings).candidates(pair).tolist() == []
 
 
 def test_unsupervised_training_has_no_answers():
