@@ -30,13 +30,14 @@ from model_code.context import StageContext
 from model_code.corpus.tables import make_table, write_table
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import EncoderSettings
+from model_code.files import read_json, write_json
 from model_code.hierarchy.settings import HierarchySettings
 from model_code.retrieval.dense_index import DenseIndex
 from model_code.retriever_settings import parse_retriever
 from model_code.stages import train
 
-# The file that marks a finished training.
-FINISHED = "finished"
+# The file that marks a finished training. It holds the step of the best checkpoint.
+FINISHED = "finished.json"
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,8 @@ def measure_trained(
 
     Returns:
         A row like those of `measure_arrivals` for each encoder. The row of the pretrained encoder
-        also has DSI, that of `hce` also has DSI and the full retrain.
+        also has DSI, that of `hce` also has DSI and the full retrain. `hce` is left out if its
+        training did not improve the dev metric.
     """
     dataset = collection.dataset
     arrivals = random_arrivals(collection, options, settings["seed"])
@@ -113,8 +115,11 @@ def measure_trained(
         "pretrained": {"DSI": learn_vectors("dsi-pretrained", collection, encoder)},
         "hce": {"DSI": learn_vectors("dsi-hce", hce, hce_source), "full retrain": retrained},
     }
+    systems = {"pretrained": collection}
+    if is_improved(cache / "hce" / "train"):
+        systems["hce"] = hce
     rows = {}
-    for name, encoded in {"pretrained": collection, "hce": hce}.items():
+    for name, encoded in systems.items():
         rows[name] = compare_with_trainings(encoded, trained_again[name], arrivals, settings)
     return rows
 
@@ -222,9 +227,21 @@ def train_retriever(
     context = StageContext(
         folder, inputs, trained, groups, folder / "checkpoints", training.retriever
     )
-    train.run(context)
-    (folder / FINISHED).touch()
+    report = train.run(context)
+    write_json(folder / FINISHED, {"best_step": report["best_step"]})
     return trained
+
+
+def is_improved(trained: Path) -> bool:
+    """Return whether a training improved on its start by the dev metric.
+
+    Otherwise the best checkpoint is the start, and its rows would repeat those of the start.
+
+    Args:
+        trained: Result of `train_retriever`.
+    """
+    best_step: int = read_json(trained.parent / FINISHED)["best_step"]
+    return best_step > 0
 
 
 def load_document_vectors(folder: Path, document_ids: Sequence[str]) -> np.ndarray:

@@ -17,6 +17,7 @@ from experiments.asked.search import Weights, WordSettings, bm25_weights, ndcg
 from experiments.asked.thumbs import keep_thumbs_on_hits
 from experiments.asked.trained import (
     Training,
+    is_improved,
     load_document_vectors,
     train_retriever,
     write_corpus,
@@ -276,5 +277,6 @@ def test_document_vectors_are_learned_from_known_queries(
     products = vectors @ experiment.collection.documents.vectors.T
     assert products.argmax(axis=1).tolist() == list(range(len(dataset.ids)))
     assert not np.allclose(vectors, experiment.collection.documents.vectors)
+    assert isinstance(is_improved(trained), bool)
     # A finished training is read, also if its settings would not do any more.
     assert train_retriever(experiment.collection, training, {}, tmp_path / "dsi") == trained
