@@ -611,7 +611,7 @@ def _find_or_create_experiment(
     name = EXPERIMENT
     if owner != identity:
         name = f"{EXPERIMENT}-{identity}"
-    experiment = client.get_experiment_by_name(name)
+        experiment = client.get_experiment_by_name(name)
     if experiment:
         return experiment
     tags = {**TRAINING, OWNER: identity}
