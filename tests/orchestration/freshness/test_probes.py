@@ -165,7 +165,7 @@ def test_documents_missed_by_their_queries_are_harmed(project, corpus, unrefined
     assert measure.exceeded
     assert measure.detail["documents"] == 24
     assert check.exceeded == ("asked_quality",)
-    assert check.decision.action == Action.RETRAIN
+    assert check.decision.wanted == Action.RETRAIN
 
 
 def test_old_documents_are_scored_in_grown_collection(project, corpus, unrefined):
