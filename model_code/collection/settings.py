@@ -32,6 +32,14 @@ class LiveSettings(Settings):
             "FRESHET_FOLLOW_KEY. null: only on request."
         ),
     )
+    apply_process: bool = Field(
+        True,
+        description=(
+            "Whether `freshet serve` encodes and indexes changes in a separate process, so that "
+            "searches do not wait for it. That process needs about as much memory as the service. "
+            "Takes effect at the next start of the service."
+        ),
+    )
     shadow_share: float = Field(
         0.0,
         ge=0,

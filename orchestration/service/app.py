@@ -19,6 +19,7 @@ from model_code.collection.follow.follower import Follower
 from model_code.project import Project
 from orchestration.guard import LOOPBACK_ADDRESSES, LOOPBACK_HOSTS, Guard
 from orchestration.service import routes
+from orchestration.service.apply_process import ApplyProcess
 from orchestration.service.errors import add_handlers, error_response
 from orchestration.service.models import ErrorResponse
 from orchestration.service.service import Service
@@ -203,6 +204,7 @@ def create_app(
     origins: Sequence[str] = (),
     follower: Follower | None = None,
     telemetry: Telemetry | None = None,
+    apply_process: ApplyProcess | None = None,
 ) -> FastAPI:
     """Return the service of a project as an ASGI application.
 
@@ -214,8 +216,10 @@ def create_app(
         follower: Updates the project from a published collection. None if the project is not a
             copy of one.
         telemetry: Receives spans and metrics; None if OpenTelemetry is off.
+        apply_process: Applies changes in a separate process. None: a thread of this process applies
+            them.
     """
-    service = Service(project, follower, telemetry)
+    service = Service(project, follower, telemetry, apply_process)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -15,12 +15,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 from model_code.audit import acting_as, current_actor
 from model_code.collection.ledger.events import Receipt
 from model_code.errors import FreshetError
 from model_code.text.documents import Document
+from orchestration.service.encode_queue import EncodeQueue
 from orchestration.service.errors import Busy, NotReady, Refusal
 
 log = logging.getLogger(__name__)
@@ -30,12 +31,26 @@ MAX_QUEUED_DOCUMENTS = 20_000
 # `MAX_RETRY_SECONDS`, because every attempt encodes all waiting documents again.
 RETRY_SECONDS = 5.0
 MAX_RETRY_SECONDS = 300.0
-# A request with more documents than the first number is encoded with its batch and not before. At
-# most the second number of documents are encoded at once before a batch.
+# A request with more documents is encoded with its batch and not before.
 MAX_ENCODED_AHEAD = 64
-MAX_ENCODED_TOGETHER = 8
 # Seconds without a job after which maintenance of the index may start.
 IDLE_SECONDS = 0.3
+
+
+class Applier(Protocol):
+    """Applies recorded changes to a retriever, as `LiveIndex` does.
+
+    Attributes:
+        retriever: Name of the retriever.
+    """
+
+    retriever: str
+
+    def apply(self) -> Any:
+        """Make all recorded changes searchable."""
+
+    def encode_ahead(self, documents: Sequence[Document]) -> None:
+        """Encode recorded documents, so that the next `apply` is faster."""
 
 
 class IngestJob:
@@ -97,8 +112,8 @@ class IngestQueue:
     `RETRY_SECONDS` again.
 
     Args:
-        open_index: Returns the `LiveIndex` of the default retriever. It is called for each job and
-            each batch, and returns the same object until the default retriever changes.
+        open_index: Returns the `LiveIndex` of the default retriever. It is called for each job, and
+            returns the same object until the default retriever changes.
         publish: Makes the searchers open the new generation. Returns the default retriever, and
             the number of the generation that is searched, or None if the new generation cannot be
             opened.
@@ -106,6 +121,8 @@ class IngestQueue:
             seconds from arrival until the change was searchable.
         maintain: Does one piece of maintenance, and returns whether there is more. It is called
             after a batch, while no job waits.
+        open_applier: Returns the object that encodes documents and applies changes to the default
+            retriever, in place of the result of `open_index`. None: always that result.
 
     Attributes:
         failure: The reason why recorded documents are not searchable; None if they are.
@@ -118,8 +135,10 @@ class IngestQueue:
         publish: Callable[[], tuple[str, int | None]],
         observe_batch: Callable[[float, Sequence[float]], None],
         maintain: Callable[[], bool] = lambda: False,
+        open_applier: Callable[[], Applier] | None = None,
     ) -> None:
         self.open_index = open_index
+        self.open_applier = open_applier or open_index
         self.publish = publish
         self.observe_batch = observe_batch
         self.maintain = maintain
@@ -134,13 +153,12 @@ class IngestQueue:
         self._apply_at_start = False
         self._has_maintenance = False
         self._retry_seconds = RETRY_SECONDS
-        # Recorded documents that no thread encodes yet.
-        self._unencoded: deque[Document] = deque()
+        self._encode_queue = EncodeQueue(self._encode_ahead)
         # Daemon threads do not delay the end of the process, even if they wait for a lock.
         self._threads = [
             threading.Thread(target=self._record_jobs, name="receiver", daemon=True),
             threading.Thread(target=self._apply_batches, name="applier", daemon=True),
-            threading.Thread(target=self._encode_documents, name="encoder", daemon=True),
+            threading.Thread(target=self._encode_queue.run, name="encoder", daemon=True),
         ]
 
     @property
@@ -189,9 +207,7 @@ class IngestQueue:
         """
         if len(documents) > MAX_ENCODED_AHEAD:
             return
-        with self._changed:
-            self._unencoded.extend(documents)
-            self._changed.notify_all()
+        self._encode_queue.put(documents)
 
     def refuse_changes(self, reason: str) -> None:
         """Refuse all jobs, and start no thread."""
@@ -219,6 +235,7 @@ class IngestQueue:
         with self._changed:
             self.is_closed = True
             self._changed.notify_all()
+        self._encode_queue.close()
 
         deadline = None if seconds is None else time.monotonic() + seconds
         for thread in self._threads:
@@ -287,20 +304,8 @@ class IngestQueue:
             job.received.set_result(receipt)
         return True
 
-    def _encode_documents(self) -> None:
-        """Encode recorded documents until the queue is closed. This is the third thread."""
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._unencoded or self.is_closed)
-                if self.is_closed:
-                    return
-                count = min(len(self._unencoded), MAX_ENCODED_TOGETHER)
-                documents = [self._unencoded.popleft() for _ in range(count)]
-            try:
-                self.open_index().encode_ahead(documents)
-            except Exception:
-                # The batch encodes the documents again, and reports an error that persists.
-                log.exception("documents could not be encoded before their batch")
+    def _encode_ahead(self, documents: Sequence[Document]) -> None:
+        self.open_applier().encode_ahead(documents)
 
     def _apply_batches(self) -> None:
         """Apply batches until the queue is closed. This is the second thread.
@@ -332,9 +337,9 @@ class IngestQueue:
             recorded = [job for job in self._jobs if job.is_recorded]
             self._jobs = deque(job for job in self._jobs if not job.is_recorded)
             self._applying = recorded
-            # The batch encodes all its documents, so none of them is encoded ahead any more.
-            self._unencoded.clear()
-            return recorded
+        # The batch encodes all its documents, so none of them is encoded ahead any more.
+        self._encode_queue.clear()
+        return recorded
 
     def _is_ready_to_apply(self) -> bool:
         """Return whether the thread that applies changes can go on.
@@ -401,10 +406,10 @@ class IngestQueue:
             The number of the generation that is searched now. None if it cannot be opened.
         """
         while True:
-            index = self.open_index()
-            index.apply()
+            applier = self.open_applier()
+            applier.apply()
             retriever, generation = self.publish()
-            if retriever == index.retriever:
+            if retriever == applier.retriever:
                 return generation
 
     def _handle_failure(self, jobs: Sequence[IngestJob], error: Exception) -> None:

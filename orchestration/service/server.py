@@ -18,6 +18,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from model_code.collection.follow.follower import Follower
+from model_code.collection.settings import LiveSettings
 from model_code.errors import FreshetError
 from model_code.project import Project
 from orchestration.guard import (
@@ -28,6 +29,7 @@ from orchestration.guard import (
 )
 from orchestration.running_service import NoRegistration, Registration
 from orchestration.service.app import create_app
+from orchestration.service.apply_process import ApplyProcess
 from orchestration.service.telemetry import telemetry_from_environment
 
 # Largest number of seconds from the signal to the end of the process. It is smaller than the 90
@@ -75,7 +77,15 @@ def serve(
         )
 
     with bind_socket(host, port) as listening_socket:
-        app = create_app(project, host, expected_token, origins, follower, telemetry)
+        app = create_app(
+            project,
+            host,
+            expected_token,
+            origins,
+            follower,
+            telemetry,
+            make_apply_process(project),
+        )
         server = _Server(app, registration, _url(listening_socket))
         # The service is started here and not inside the server, which would print a traceback for
         # an error.
@@ -99,6 +109,17 @@ def serve(
     # Threads may still work, or wait for a lock of another process. The process does not wait for
     # them: the data survives their sudden end, as it survives `kill -9`.
     os._exit(0)
+
+
+def make_apply_process(project: Project) -> ApplyProcess | None:
+    """Return the process that applies changes, which is not started yet.
+
+    None if the service cannot change the project, or the setting `live.apply_process` is off.
+    """
+    is_changeable = not project.is_follower and not project.is_read_only
+    if is_changeable and project.settings("live", LiveSettings).apply_process:
+        return ApplyProcess(project)
+    return None
 
 
 class _Server(uvicorn.Server):

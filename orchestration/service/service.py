@@ -29,9 +29,10 @@ from model_code.errors import FreshetError
 from model_code.project import Project
 from model_code.retrieval.reranker import Reranker, RerankSettings
 from orchestration.service import searchers
+from orchestration.service.apply_process import ApplyProcess
 from orchestration.service.errors import Busy, NotReady
 from orchestration.service.following import FollowThread, PublishThread
-from orchestration.service.ingest_queue import IngestJob, IngestQueue, apply_job
+from orchestration.service.ingest_queue import Applier, IngestJob, IngestQueue, apply_job
 from orchestration.service.searchers import Searchers, SearchPool
 from orchestration.service.shadow import ShadowThread
 from orchestration.service.telemetry import Telemetry
@@ -130,6 +131,8 @@ class Service:
         follower: Updates the project from a published collection. None if the project is not a
             copy of one.
         telemetry: Receives spans and metrics; None if OpenTelemetry is off.
+        apply_process: Applies changes in a separate process. None: a thread of this process applies
+            them.
     """
 
     def __init__(
@@ -137,18 +140,24 @@ class Service:
         project: Project,
         follower: Follower | None = None,
         telemetry: Telemetry | None = None,
+        apply_process: ApplyProcess | None = None,
     ) -> None:
         self.project = project
         self.follow_thread = None if follower is None else FollowThread(follower)
         self.publish_thread: PublishThread | None = None
         self.shadow_thread: ShadowThread | None = None
+        self.apply_process = apply_process
         self.started = datetime.now(UTC).isoformat(timespec="seconds")
         self.searchers = Searchers(project.live, self._load_reranker)
         self.pool = SearchPool()
         self.metrics = Metrics(telemetry)
         self.maintenance = BackgroundMaintenance(project, self._loaded_index)
         self.ingest_queue = IngestQueue(
-            self.index, self.searchers.newest, self.metrics.observe_batch, self._maintain
+            self.index,
+            self.searchers.newest,
+            self.metrics.observe_batch,
+            self._maintain,
+            self.applier,
         )
         # The error of the last read of the ledger; None if it succeeded.
         self.freshness_failure: str | None = None
@@ -171,11 +180,13 @@ class Service:
         """
         if self._is_running:
             return
+        if self.apply_process is not None:
+            self.apply_process.start()
         # Before the first build nothing is live (`NotReady`), and there is nothing to load.
         with suppress(NotReady):
             # The first search of a process is slow. It is done here, so that no user waits for it.
             self.searchers.current().search("warm", 1)
-            if self.follow_thread is None:
+            if self.follow_thread is None and self.apply_process is None:
                 self.index().warm()
 
         self._start_changes()
@@ -249,6 +260,8 @@ class Service:
         self._is_running = False
         deadline = None if seconds is None else time.monotonic() + seconds
         changes_finished = self.ingest_queue.stop(seconds)
+        if self.apply_process is not None:
+            self.apply_process.stop()
         self._stopping.set()
         for thread in (self.follow_thread, self.publish_thread, self.shadow_thread):
             if thread is not None:
@@ -290,6 +303,16 @@ class Service:
                     note_recorded=self.ingest_queue.encode_soon,
                 )
             return self._index
+
+    def applier(self) -> Applier:
+        """Return the object that applies changes to the default retriever.
+
+        It works in a separate process if there is one and it is ready.
+        """
+        index = self.index()
+        if self.apply_process is None:
+            return index
+        return self.apply_process.applier(index)
 
     def _load_reranker(self) -> Reranker | None:
         return Reranker.load(self.project.settings("rerank", RerankSettings))

@@ -247,6 +247,14 @@ class LiveIndex:
         """Load the encoder and the index, so that the first change is fast."""
         self.builder.prepare()
 
+    def release(self) -> None:
+        """Close the index that changes are applied to. The next change opens it again.
+
+        Call this if another process applies the changes. Folders that this object has open could
+        not be deleted after they are out of date.
+        """
+        self.__dict__.pop("builder", None)
+
     def receive(
         self,
         rows: Iterable[RawRow] | CleanRows,

@@ -1,0 +1,118 @@
+"""The separate process that makes recorded changes searchable; see `apply_process`.
+
+It is started with the number of a file descriptor, which is its end of the pipe to the service, and
+the folder of the project.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from queue import SimpleQueue
+
+from model_code.collection.index.live_index import LiveIndex
+from model_code.errors import FreshetError
+from model_code.project import Project
+from model_code.text.documents import Document
+from orchestration.service.apply_process import READY, ApplyAnswer, ApplyRequest, EncodeRequest
+from orchestration.service.encode_queue import EncodeQueue
+
+log = logging.getLogger(__name__)
+
+
+class ApplyWorker:
+    """Answers the requests of one service.
+
+    One thread receives requests, one applies changes, and one encodes the documents of the next
+    batch meanwhile.
+
+    Args:
+        project: The project.
+        connection: End of the pipe to the service.
+    """
+
+    def __init__(self, project: Project, connection: Connection) -> None:
+        self._project = project
+        self._connection = connection
+        self._index: LiveIndex | None = None
+        self._index_lock = threading.Lock()
+        self._requests: SimpleQueue[ApplyRequest] = SimpleQueue()
+        # Name of the retriever that the last request named, for which documents are encoded.
+        self._retriever = ""
+        self._encode_queue = EncodeQueue(self._encode_ahead)
+
+    def run(self) -> None:
+        """Answer requests until the service closes its end of the pipe."""
+        # Nothing may be live before the first build, which a request reports.
+        with suppress(FreshetError):
+            self._open_index(None).warm()
+        threading.Thread(target=self._apply_requests, name="applier", daemon=True).start()
+        threading.Thread(target=self._encode_queue.run, name="encoder", daemon=True).start()
+        self._connection.send(READY)
+        while True:
+            try:
+                request = self._connection.recv()
+            except (EOFError, OSError):
+                return
+            if isinstance(request, EncodeRequest):
+                self._retriever = request.retriever
+                self._encode_queue.put(request.documents)
+            else:
+                self._requests.put(request)
+
+    def _apply_requests(self) -> None:
+        while True:
+            request = self._requests.get()
+            # The batch encodes all its documents, so none of them is encoded ahead any more.
+            self._encode_queue.clear()
+            answer = self._apply(request)
+            # The service may have ended meanwhile. Then this process is about to end as well.
+            with suppress(OSError):
+                self._connection.send(answer)
+
+    def _apply(self, request: ApplyRequest) -> ApplyAnswer:
+        try:
+            self._open_index(request.retriever).apply()
+        except FreshetError as error:
+            return ApplyAnswer(str(error))
+        except Exception as error:
+            log.exception("changes could not be applied")
+            return ApplyAnswer(str(error) or type(error).__name__)
+        return ApplyAnswer()
+
+    def _encode_ahead(self, documents: Sequence[Document]) -> None:
+        self._open_index(self._retriever).encode_ahead(documents)
+
+    def _open_index(self, retriever: str | None) -> LiveIndex:
+        """Return the live index of a retriever; None means the default retriever."""
+        with self._index_lock:
+            if self._index is None or retriever not in (None, self._index.retriever):
+                self._index = LiveIndex(self._project, retriever)
+            return self._index
+
+
+def main(descriptor: int, root: Path) -> None:
+    """Answer the requests of the service at the other end of a pipe, and end with it.
+
+    Args:
+        descriptor: Number of the file descriptor of this end of the pipe.
+        root: Folder of the project.
+    """
+    # A signal may reach all processes of a terminal or a container. The service handles it, and
+    # needs this process until its waiting changes are applied.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    ApplyWorker(Project(root), Connection(descriptor)).run()
+    # A batch may still be applied. The next service applies its changes again.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]))
