@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -106,7 +107,9 @@ class ApplyProcess:
         """
         with self._lock:
             self._is_stopped = True
-            self._close()
+            # `apply` may still wait for an answer in another thread. It ends because the killed
+            # process has closed its end of the pipe.
+            self._kill()
 
     def applier(self, index: LiveIndex) -> Applier:
         """Return an object that applies changes in the process, or `index` if it is not ready."""
@@ -114,12 +117,9 @@ class ApplyProcess:
 
     def encode_ahead(self, request: EncodeRequest) -> None:
         """Send documents to encode. They are dropped if the process has ended."""
-        with self._lock:
-            try:
-                self._send(request)
-            except ProcessEnded:
-                # The next batch encodes the documents.
-                self._close()
+        # The next batch notices the end of the process, and encodes the documents.
+        with self._lock, suppress(ProcessEnded):
+            self._send(request)
 
     def apply(self, request: ApplyRequest) -> None:
         """Apply changes, and wait until they are searchable. Only one thread may call this.
@@ -184,22 +184,28 @@ class ApplyProcess:
             )
 
     def _close(self) -> None:
-        """Kill the process if it is running, and close the pipe."""
+        """Forget a process that has ended, so that another one can be started."""
         self._is_ready = False
-        if self._process is not None:
-            self._process.kill()
-            exit_code = self._process.wait()
-            self._process = None
-            if not self._is_stopped:
-                log.warning(
-                    "the process that applies changes ended with exit code %s; the service applies "
-                    "them itself and starts another process within %g s",
-                    exit_code,
-                    RESTART_SECONDS,
-                )
+        exit_code = self._kill()
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+        if not self._is_stopped:
+            log.warning(
+                "the process that applies changes ended with exit code %s; the service applies "
+                "them itself and starts another process within %g s",
+                exit_code,
+                RESTART_SECONDS,
+            )
+
+    def _kill(self) -> int | None:
+        """Kill the process if it is running, and return its exit code. None if there is none."""
+        if self._process is None:
+            return None
+        self._process.kill()
+        exit_code = self._process.wait()
+        self._process = None
+        return exit_code
 
 
 class RemoteApplier:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -14,8 +16,9 @@ import pytest
 
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index.live_index import LiveIndex
+from model_code.collection.index.project_ledger import WRITER_LOCK
 from model_code.errors import FreshetError
-from model_code.project import Project
+from model_code.project import Project, file_lock
 from orchestration.service import apply_process
 from orchestration.service.apply_process import (
     READY,
@@ -115,10 +118,15 @@ def test_killed_process_is_replaced(
         assert "builder" not in vars(index)
 
         first_pid = process.pid
-        applier = process.applier(index)
-        os.kill(first_pid, signal.SIGKILL)
         receive(index, "second")
-        applier.apply()
+        # The process waits for this lock in the middle of its work, and is killed there.
+        with ThreadPoolExecutor(1) as pool, file_lock(project.live / WRITER_LOCK):
+            batch = pool.submit(process.applier(index).apply)
+            time.sleep(0.1)
+            os.kill(first_pid, signal.SIGKILL)
+            assert until(lambda: process.pid is None)
+            assert not is_searchable(project, "second")
+        batch.result(30)
 
         assert is_searchable(project, "second")
         assert "ended with exit code -9" in caplog.text
