@@ -47,6 +47,7 @@ def make_project(
     feedback: float | None = None,
     fields: Sequence[Mapping[str, Any]] | None = None,
     settings: IndexSettings | None = None,
+    apply_process: bool = False,
 ) -> Project:
     """Create a project under `root` with `passages` live documents of one passage each.
 
@@ -60,6 +61,7 @@ def make_project(
             setting `feedback`. None: they are searched by vectors alone.
         fields: Fields of the documents.
         settings: Settings of the dense index. Search is exact if not given.
+        apply_process: Whether the service applies changes in a separate process.
 
     Returns:
         The project. Its default retriever is `RETRIEVER`.
@@ -70,7 +72,11 @@ def make_project(
     from model_code.retrieval.index_settings import ALWAYS_EXACT, IndexSettings
     from model_code.text.passages import TextRules
 
-    write_text(root / "params.yaml", f"{{retrievers: {{{RETRIEVER}: {{hierarchy_weight: 0}}}}}}\n")
+    write_text(
+        root / "params.yaml",
+        f"retrievers: {{{RETRIEVER}: {{hierarchy_weight: 0}}}}\n"
+        f"live: {{apply_process: {str(apply_process).lower()}}}\n",
+    )
     write_text(root / "dvc.yaml", "stages: {}\n")
     build = root / "build"
     ids = [f"base.{i:07d}" for i in range(passages)]

@@ -67,6 +67,7 @@ def rows(
     kills: int = 0,
     readers: int = READERS,
     base: str | Path = BASE,
+    apply_process: bool = False,
 ) -> list[dict[str, Any]]:
     """Search without writers, then with writers, and compare.
 
@@ -76,10 +77,13 @@ def rows(
         kills: How often the service is killed, at equal distances, while writers write.
         readers: Number of threads that search.
         base: Encoder of the queries and documents.
+        apply_process: Whether the service applies changes in a separate process.
     """
     texts = [row["text"] for row in documents("base", passages)]
     with tempfile.TemporaryDirectory(prefix="freshet-writers-") as folder:
-        project = make_project(Path(folder), base, passages, texts, feedback=0.3)
+        project = make_project(
+            Path(folder), base, passages, texts, feedback=0.3, apply_process=apply_process
+        )
         with ServiceProcess(project) as service:
             trial = Trial(service, texts, readers)
             alone = trial.run(seconds, writes_per_second=0, kills=0)

@@ -33,7 +33,7 @@ class LiveSettings(Settings):
         ),
     )
     apply_process: bool = Field(
-        True,
+        False,
         description=(
             "Whether `freshet serve` encodes and indexes changes in a separate process, so that "
             "searches do not wait for it. That process needs about as much memory as the service. "

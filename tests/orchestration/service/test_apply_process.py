@@ -157,9 +157,9 @@ def test_error_of_the_process_is_raised(project: Project, monkeypatch: pytest.Mo
         process.apply(ApplyRequest("hce"))
 
 
-def test_setting_turns_the_process_off(project: Project) -> None:
-    assert make_apply_process(project) is not None
-
-    project.params_file.write_text("{retrievers: {hce: {}}, live: {apply_process: false}}")
-
+def test_setting_turns_the_process_on(project: Project) -> None:
     assert make_apply_process(project) is None
+
+    project.params_file.write_text("{retrievers: {hce: {}}, live: {apply_process: true}}")
+
+    assert make_apply_process(project) is not None
