@@ -60,10 +60,14 @@ from model_code.collection.segments.documents import DOCUMENTS, INDEX, PASSAGES,
 from model_code.errors import Damaged, FreshetError
 from model_code.files import MANIFEST, read_json, write_text
 from model_code.project import Project, file_lock
-from model_code.text.documents import Change, Document
+from model_code.text.documents import Change, Document, Remove
 
 # Origin that the ledger records for the events that a repair appends.
 SOURCE = "freshet repair"
+
+# Suffix of the file that names the damaged ledger which a repair replaces just now. It is deleted
+# when the repair is complete, so that a repair after a crash reads the damaged ledger again.
+REPLACEMENT_SUFFIX = ".repairing"
 
 
 def find_damage(project: Project) -> Iterator[str]:
@@ -356,11 +360,13 @@ class _OpenedLedger:
             if the ledger was not damaged.
         origins: Origin of each document, such as "api", by document id. It is read from the damaged
             ledger.
+        is_replacement: Whether the ledger replaces a damaged one.
     """
 
     ledger: Ledger
     changes: Mapping[str, Change]
     origins: Mapping[str, str]
+    is_replacement: bool = False
 
 
 def repair(
@@ -404,7 +410,9 @@ def repair(
         with opened.ledger as ledger:
             mismatches = _find_mismatches(ledger, inspections)
             if mismatches or opened.changes:
-                _require_consent(project, ledger, inspections, mismatches, adopt)
+                # A ledger that replaces a damaged one of this project belongs to the project.
+                is_accepted = adopt or opened.is_replacement
+                _require_consent(project, ledger, inspections, mismatches, is_accepted)
                 sources = _rank_sources(ledger, inspections, mismatches, opened.changes)
                 done.extend(append_missing_events(ledger, sources, inspections, opened.origins))
 
@@ -413,6 +421,8 @@ def repair(
                 is_mismatch = inspection.retriever in mismatches
                 done.extend(_set_damage_aside(inspection))
                 done.extend(_publish_whole_generation(ledger, inspection, is_mismatch))
+        if opened.is_replacement:
+            _replacement_file(project).unlink(missing_ok=True)
         done.extend(_repair_default_retriever(project, champion))
 
     # Apply the events that older generations lack. `apply` takes the lock itself.
@@ -442,33 +452,89 @@ def _open_or_replace_ledger(project: Project, after: int, done: list[str]) -> _O
             damaged ledger, because generations have the earlier ones.
         done: Receives a message if a ledger is replaced.
     """
-    # A ledger can be so damaged that it cannot even be opened.
-    with suppress(Damaged):
-        ledger = open_ledger(project)
-        if ledger.damage() is None:
-            return _OpenedLedger(ledger, {}, {})
-        ledger.close()
+    # A crash may have ended an earlier repair before it had written the new ledger.
+    damaged_path = _finish_setting_aside(project)
+    ledger = _open_if_intact(project)
+    if ledger is not None and damaged_path is None:
+        return _OpenedLedger(ledger, {}, {})
 
-    path = ledger_file(project)
-    assert path is not None, "only an SQLite file can be found damaged"
-    damaged_path = _free_path(path.with_name(f"{path.name}.{DAMAGED}"))
-    # SQLite keeps recent changes in two files beside the database. They are moved first, so that a
-    # new database never meets the files of an old one.
-    for suffix in ("-wal", "-shm", ""):
-        file = path.with_name(path.name + suffix)
-        if file.exists():
-            file.rename(damaged_path.with_name(damaged_path.name + suffix))
+    if ledger is None:
+        path = ledger_file(project)
+        assert path is not None, "only an SQLite file can be found damaged"
+        new_path = _free_path(path.with_name(f"{path.name}.{DAMAGED}"))
+        if damaged_path is None:
+            damaged_path = new_path
+            write_text(_replacement_file(project), f"{damaged_path.name}\n")
+        _set_ledger_aside(path, new_path)
+        ledger = open_ledger(project)
+    assert damaged_path is not None
     done.append(
         f"the ledger was damaged: it is set aside as {damaged_path}, and a new one is written"
     )
 
-    ledger = open_ledger(project)
+    recorded_keys = {feedback.key for feedback in ledger.feedback()}
     for feedback in salvage_feedback(damaged_path):
-        ledger.record_feedback(feedback, feedback.received)
+        if feedback.key not in recorded_keys:
+            ledger.record_feedback(feedback, feedback.received)
     for forgotten, received in salvage_forgotten_queries(damaged_path).items():
         ledger.record_forgotten(forgotten, received)
     changes = salvage_changes(damaged_path, after)
-    return _OpenedLedger(ledger, changes, salvage_document_sources(damaged_path))
+    # The new ledger has events already if a crash ended an earlier repair. They count.
+    for document_id, event in ledger.latest(changes).items():
+        changes[document_id] = event.document or Remove(document_id)
+    origins = salvage_document_sources(damaged_path)
+    return _OpenedLedger(ledger, changes, origins, is_replacement=True)
+
+
+def _open_if_intact(project: Project) -> Ledger | None:
+    """Open the ledger of a project, or return None if it is damaged."""
+    # A ledger can be so damaged that it cannot even be opened.
+    with suppress(Damaged):
+        ledger = open_ledger(project)
+        if ledger.damage() is None:
+            return ledger
+        ledger.close()
+    return None
+
+
+def _replacement_file(project: Project) -> Path:
+    """Return the file that names the damaged ledger which a repair replaces; see its suffix."""
+    path = ledger_file(project)
+    assert path is not None, "only an SQLite file can be replaced"
+    return path.with_name(path.name + REPLACEMENT_SUFFIX)
+
+
+def _finish_setting_aside(project: Project) -> Path | None:
+    """Complete the move of a damaged ledger that an interrupted repair has begun.
+
+    Returns:
+        Path of the damaged ledger. None if no repair was interrupted, or if the user has deleted
+        the damaged ledger.
+    """
+    path = ledger_file(project)
+    if path is None or not _replacement_file(project).is_file():
+        return None
+    name = _replacement_file(project).read_text(encoding="utf-8").strip()
+    damaged_path = path.with_name(name)
+    if not damaged_path.exists():
+        # The database itself is moved last, so the file at its place is still the damaged one.
+        _set_ledger_aside(path, damaged_path)
+    return damaged_path if damaged_path.exists() else None
+
+
+def _set_ledger_aside(path: Path, damaged_path: Path) -> None:
+    """Move a damaged ledger, with the two files in which SQLite keeps recent changes.
+
+    These files are moved first, so that a new database never meets the files of an old one.
+
+    Args:
+        path: File of the ledger.
+        damaged_path: Path to which it is moved.
+    """
+    for suffix in ("-wal", "-shm", ""):
+        file = path.with_name(path.name + suffix)
+        if file.exists():
+            file.rename(damaged_path.with_name(damaged_path.name + suffix))
 
 
 def _free_path(path: Path) -> Path:

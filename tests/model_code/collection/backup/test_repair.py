@@ -250,6 +250,24 @@ def test_pending_changes_are_recovered_from_torn_ledger(torn_ledger):
         assert ledger.latest(["d03"])["d03"].document.text == "word8"
 
 
+@pytest.mark.parametrize("step", ["append_missing_events", "_publish_whole_generation"])
+def test_repair_after_interrupted_repair_recovers_pending_changes(torn_ledger, monkeypatch, step):
+    with monkeypatch.context() as patch:
+        patch.setattr(f"model_code.collection.backup.repair.{step}", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            repair(torn_ledger)
+
+    repair(torn_ledger)
+
+    with open_ledger(torn_ledger) as ledger:
+        assert ledger.latest(["d03"])["d03"].document.text == "word8"
+    assert repair(torn_ledger) == []
+
+
+def interrupt(*arguments):
+    raise KeyboardInterrupt
+
+
 def test_feedback_is_recovered_from_torn_ledger(torn_ledger):
     repair(torn_ledger)
 
