@@ -220,17 +220,22 @@ class Project:
     def lock(self) -> Iterator[None]:
         """Hold the project's lock. A second writer prints a message and waits.
 
-        Child processes learn from the environment that the lock is held.
+        Child processes learn from the environment that the lock is held. Other threads of the same
+        process wait like other processes.
         """
-        if LOCK_HELD in os.environ:
+        own_id = str(os.getpid())
+        holder = os.environ.get(LOCK_HELD, own_id)
+        if holder != own_id:
             yield
             return
         with file_lock(self.state / "project.lock", WAITING, DAY):
-            os.environ[LOCK_HELD] = str(os.getpid())
+            is_outermost = LOCK_HELD not in os.environ
+            os.environ[LOCK_HELD] = own_id
             try:
                 yield
             finally:
-                del os.environ[LOCK_HELD]
+                if is_outermost:
+                    del os.environ[LOCK_HELD]
 
 
 @contextmanager

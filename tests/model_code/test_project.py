@@ -92,6 +92,24 @@ def test_child_process_does_not_wait_for_lock(tmp_path):
     assert LOCK_HELD not in os.environ
 
 
+def test_other_thread_waits_for_project_lock(tmp_path):
+    order: list[str] = []
+
+    def second() -> None:
+        with Project(tmp_path).lock():
+            order.append("second")
+
+    with Project(tmp_path).lock(), Project(tmp_path).lock():
+        thread = threading.Thread(target=second)
+        thread.start()
+        thread.join(timeout=0.3)
+        order.append("first")
+    thread.join(timeout=30)
+
+    assert order == ["first", "second"]
+    assert LOCK_HELD not in os.environ
+
+
 def test_state_folder_is_in_project_by_default(tmp_path, monkeypatch):
     """And a temporary workspace of an experiment shares that of its project."""
     assert Project(tmp_path).state == tmp_path / ".freshet"
