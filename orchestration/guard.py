@@ -32,6 +32,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from model_code.audit import ANONYMOUS_ACTOR, TOKEN_ACTOR, acting_as
 from model_code.errors import FreshetError
+from model_code.project import file_lock
 from model_code.settings import require
 
 # Addresses of this machine that no other machine can reach.
@@ -299,7 +300,11 @@ def read_or_create_token(file: Path) -> str:
         FreshetError: If the file is empty, or other users can read it.
     """
     if not file.exists():
-        _create_token(file)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        # `freshet serve` and `freshet ui` may start at the same moment.
+        with file_lock(file.with_name(f"{file.name}.lock")):
+            if not file.exists():
+                _create_token(file)
 
     token = file.read_text(encoding="ascii").strip()
     others_have_access = bool(file.stat().st_mode & 0o077)
@@ -312,7 +317,6 @@ def read_or_create_token(file: Path) -> str:
 
 def _create_token(file: Path) -> None:
     """Write a new token to a temporary file and move it in place, so that no half file is read."""
-    file.parent.mkdir(parents=True, exist_ok=True)
     temporary = file.with_name(f".token.{os.getpid()}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as stream:

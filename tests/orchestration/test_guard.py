@@ -9,7 +9,10 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -21,6 +24,7 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from model_code.errors import FreshetError
+from orchestration import guard
 from orchestration.guard import (
     TOKEN_FILE_VARIABLE,
     Guard,
@@ -238,7 +242,25 @@ def test_token_is_created_once_and_private(tmp_path):
     assert read_or_create_token(file) == token
     assert required_token("localhost", file, always=True) == token
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert [path.name for path in file.parent.iterdir()] == ["token"]
+    assert {path.name for path in file.parent.iterdir()} == {"token", "token.lock"}
+
+
+def test_two_that_create_a_token_agree(tmp_path, monkeypatch):
+    file = tmp_path / "token"
+    create_token = guard._create_token
+    both_create = threading.Barrier(2)
+
+    def create_late(path):
+        with suppress(threading.BrokenBarrierError):
+            both_create.wait(timeout=0.3)
+        path.unlink(missing_ok=True)
+        create_token(path)
+
+    monkeypatch.setattr(guard, "_create_token", create_late)
+    with ThreadPoolExecutor(2) as pool:
+        tokens = set(pool.map(read_or_create_token, [file, file]))
+
+    assert tokens == {file.read_text().strip()}
 
 
 def test_readable_token_is_refused(tmp_path):
