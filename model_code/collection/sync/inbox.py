@@ -33,6 +33,9 @@ from model_code.project import Project, file_lock
 
 log = logging.getLogger(__name__)
 
+# Last logged error of each file that stays in an inbox.
+_logged_errors: dict[Path, str] = {}
+
 # Name of the inbox folder in the project's root.
 INBOX = "inbox"
 
@@ -111,8 +114,12 @@ def receive_inbox(index: LiveIndex) -> list[InboxResult]:
                 reason = str(error) or type(error).__name__
                 message = printable(f"{path.name} stays in {INBOX}/: {reason}", MAX_REASON_LENGTH)
                 is_expected = isinstance(error, (FreshetError, OSError))
-                log.error(message, exc_info=not is_expected)
+                # The inbox is looked at every few seconds, so the same error is logged only once.
+                if _logged_errors.get(path) != message:
+                    _logged_errors[path] = message
+                    log.error(message, exc_info=not is_expected)
                 continue
+            _logged_errors.pop(path, None)
             if result is not None:
                 results.append(result)
     return results

@@ -97,6 +97,19 @@ def test_unreadable_file_stays_in_inbox(collection, monkeypatch):
     assert listing(collection)[-1] == "good.jsonl"
 
 
+def test_same_error_of_a_file_is_logged_once(collection, monkeypatch, caplog):
+    drop(collection, "good.jsonl", LINE.format("a", "1"))
+    monkeypatch.setattr(inbox, "read_file", Mock(side_effect=OSError(24, "Too many open files")))
+
+    inbox.receive_inbox(collection)
+    inbox.receive_inbox(collection)
+    assert caplog.text.count("good.jsonl stays in inbox/") == 1
+
+    monkeypatch.setattr(inbox, "read_file", Mock(side_effect=OSError(5, "Input/output error")))
+    inbox.receive_inbox(collection)
+    assert caplog.text.count("good.jsonl stays in inbox/") == 2
+
+
 def test_empty_or_missing_inbox_creates_no_ledger(collection):
     assert inbox.receive_inbox(collection) == []
 
