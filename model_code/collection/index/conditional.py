@@ -14,7 +14,7 @@ from typing import Any
 from freshet.json_values import replace_missing
 from model_code.collection.ledger.events import Receipt, VersionCondition
 from model_code.corpus.clean_rows import CleanRows
-from model_code.corpus.cleaning import read_id
+from model_code.corpus.cleaning import clean_document, read_id
 from model_code.corpus.rows import RefusedRow, Rejection, Row, RowError, row_number
 from model_code.text.documents import Document
 
@@ -146,17 +146,20 @@ def merge_rows(
     rows: Sequence[Row | RefusedRow],
     ids: Sequence[str | None],
     present: Mapping[str, Document],
+    max_characters: int,
 ) -> list[Row | RefusedRow]:
     """Complete partial rows with the present values of their documents.
 
     A value of a row replaces the value of the document. Fields are replaced one by one, and null
     removes a field. A field `a.b` is the field `b` of the object `a`, if the document has such an
-    object. If several rows have the same id, they are applied one after the other.
+    object. If several rows have the same id, they are applied one after the other. A row that
+    will be refused does not change the rows after it.
 
     Args:
         rows: Rows whose columns have Freshet's names.
         ids: Document id of each row, or None.
         present: Present documents by id. Rows of other documents are not completed.
+        max_characters: Limit of title and text together.
 
     Returns:
         A complete row for each row. A row whose text is empty is refused, because it would erase
@@ -178,10 +181,27 @@ def merge_rows(
         if present_values["text"] and _has_empty_text(row):
             merged.append(_refuse_empty_text(row, row_id))
             continue
-        values = _merge_values(present_values, row.values)
-        values_by_id[row_id] = values
-        merged.append(replace(row, values=values))
+        complete_row = replace(row, values=_merge_values(present_values, row.values))
+        merged.append(complete_row)
+        accepted_values = _accepted_values(complete_row, max_characters)
+        if accepted_values is not None:
+            values_by_id[row_id] = accepted_values
     return merged
+
+
+def _accepted_values(row: Row, max_characters: int) -> dict[str, Any] | None:
+    """Return the values of a complete row without its condition; None if it will be refused."""
+    try:
+        clean_document(row, max_characters)
+    except RowError:
+        return None
+    fields = dict(row.values["fields"])
+    version = fields.pop(IF_VERSION, ABSENT)
+    if not _is_version(version):
+        return None
+    values = dict(row.values)
+    values["fields"] = fields
+    return values
 
 
 def _merge_values(present: Mapping[str, Any], partial: Mapping[str, Any]) -> dict[str, Any]:

@@ -352,7 +352,8 @@ class LiveIndex:
         """
         ids = [possible_id(row) for row in rows]
         present = self.present_documents({row_id for row_id in ids if row_id is not None})
-        cleaned = self.clean_rows(merge_rows(rows, ids, present), source)
+        complete_rows = merge_rows(rows, ids, present, self.settings.max_characters)
+        cleaned = self.clean_rows(complete_rows, source)
         restricted = cleaned.restricted_to(set(present), UNKNOWN_DOCUMENT)
         versions = {name: document.content_hash for name, document in present.items()}
         conditional = take_conditions(restricted, self.base_versions, versions)

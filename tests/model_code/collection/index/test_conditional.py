@@ -374,6 +374,21 @@ def test_partial_row_does_not_erase_the_text(index: LiveIndex, text: Any) -> Non
     assert present(index) == Document("new", "New", "word1 word2", ROW_FIELDS)
 
 
+@pytest.mark.parametrize("refused", [{"queries": "no list"}, {"if_version": 7}])
+def test_refused_partial_row_does_not_change_the_next(
+    index: LiveIndex, refused: dict[str, Any]
+) -> None:
+    index.receive([{"_id": "new", "title": "t", "text": "body", "year": 2020}], "test")
+
+    receipt = index.receive_partial(
+        [{"_id": "new", "year": 1, **refused}, {"_id": "new", "colour": "red"}], "test"
+    )
+
+    assert [rejection.row for rejection in receipt.rejected] == [1]
+    fields = index.present_documents(["new"])["new"].fields
+    assert fields == {"year": 2020, "colour": "red"}
+
+
 def test_partial_row_changes_a_field_inside_an_object(index: LiveIndex) -> None:
     index.receive([{**ROW, "author": {"name": "Ann", "age": 30}}], "test")
 
