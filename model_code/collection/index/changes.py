@@ -291,11 +291,13 @@ def delete_documents(
         source: Origin of the removal, which the ledger records.
     """
     removals = [Remove(document_id) for document_id in document_ids if is_possible_id(document_id)]
-    expected = forecast_changes(index.generation, removals)
+    deleted = set(forecast_changes(index.generation, removals)["deleted"])
+    # Documents that wait are not searchable yet. They are deleted as well.
+    deleted.update(index.existing_ids(document_ids))
     receipt = index.remove(document_ids, source)
     update_reading_notes(index.project, document_ids, [])
 
-    report = ChangeReport(deleted=expected["deleted"])
+    report = ChangeReport(deleted=sorted(deleted))
     for rejection in receipt.rejected:
         report.add_rejection(source, rejection)
     report.unchanged = receipt.received - len(report.rejected) - len(report.deleted)

@@ -456,6 +456,16 @@ def test_file_with_non_utf8_name_is_added(run, project, tmp_path):
     assert event.source == "caf?.jsonl"
 
 
+def test_deletion_of_a_waiting_document_is_reported(project):
+    index = collection_of(project)
+    index.receive([{"_id": "a", "title": "a", "text": "new"}], "test")
+
+    report = commands.delete_documents(index, ["a"])
+
+    assert report.deleted == ["a"]
+    assert report.unchanged == 0
+
+
 def test_changes_wait_until_the_service_applies_them(project, monkeypatch):
     calls = serve(monkeypatch, project, searchable=False)
 
