@@ -79,6 +79,8 @@ def _require_bounded_size(path: Path, name: str) -> None:
     Raises:
         FreshetError: If the file is too large, or damaged.
     """
+    if path.suffix.lower() == ".parquet":
+        _require_bounded_parquet(path, name)
     if path.suffix != ".gz":
         return
     unpacked_bytes = 0
@@ -87,12 +89,39 @@ def _require_bounded_size(path: Path, name: str) -> None:
             while chunk := stream.read(CHUNK_BYTES):
                 unpacked_bytes += len(chunk)
                 if unpacked_bytes > MAX_UNPACKED_BYTES:
-                    raise FreshetError(
-                        f"{name} unpacks to more than {MAX_UNPACKED_BYTES:,} bytes; send it in "
-                        "parts, or use freshet add"
-                    )
+                    raise _too_large(name)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise FreshetError(f"{name} is not a whole .gz file ({error}); send it again") from None
+
+
+def _require_bounded_parquet(path: Path, name: str) -> None:
+    """Check the size that a Parquet file states for its columns without compression.
+
+    Raises:
+        FreshetError: If the file is too large.
+    """
+    # pyarrow takes long to import, and the other formats do without it.
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        metadata = pq.read_metadata(path)
+    except (pa.ArrowException, OSError):
+        # The reader of rows refuses a damaged file, and says why.
+        return
+    unpacked_bytes = 0
+    for number in range(metadata.num_row_groups):
+        unpacked_bytes += metadata.row_group(number).total_byte_size
+    if unpacked_bytes > MAX_UNPACKED_BYTES:
+        raise _too_large(name)
+
+
+def _too_large(name: str) -> FreshetError:
+    """Return the error for a file that is too large when it is unpacked."""
+    return FreshetError(
+        f"{name} unpacks to more than {MAX_UNPACKED_BYTES:,} bytes; send it in parts, or use "
+        "freshet add"
+    )
 
 
 def _suffixes(name: str) -> str:

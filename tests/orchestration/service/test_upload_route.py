@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import io
 import resource
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from orchestration.service import uploads
@@ -110,6 +113,19 @@ def test_large_unpacked_rows_are_refused(serve, monkeypatch):
     monkeypatch.setattr(uploads, "MAX_UNPACKED_BYTES", 1000)
 
     answer = upload(serve(), ("rows.jsonl.gz", gzip.compress(b"\n" * 2000)))
+
+    assert answer.status_code == 422
+    assert "unpacks to more than 1,000 bytes" in answer.json()["error"]
+
+
+def test_large_unpacked_parquet_is_refused(serve, monkeypatch):
+    monkeypatch.setattr(uploads, "MAX_UNPACKED_BYTES", 1000)
+    table = pa.table({"id": ["a"], "text": ["word " * 2000]})
+    stream = io.BytesIO()
+    pq.write_table(table, stream, compression="zstd")
+    assert len(stream.getvalue()) < 2000
+
+    answer = upload(serve(), ("rows.parquet", stream.getvalue()))
 
     assert answer.status_code == 422
     assert "unpacks to more than 1,000 bytes" in answer.json()["error"]
