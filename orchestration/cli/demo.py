@@ -191,12 +191,14 @@ def example_titles(titles: Sequence[str], texts: Sequence[str]) -> tuple[str, ..
     from model_code.text.markup import strip_markup
     from model_code.text.words import split_words
 
-    candidates = []
+    # A dict keeps the order of the documents, and finds a repeated query at once.
+    unique_queries: dict[str, None] = {}
     for title, text in zip(titles, texts, strict=True):
         query = strip_markup(readable_title(title) or make_headline("", text))
         query = " ".join(query.split()[:MAX_TITLE_WORDS])
-        if split_words(query) and query not in candidates:
-            candidates.append(query)
+        if split_words(query):
+            unique_queries[query] = None
+    candidates = list(unique_queries)
 
     long_titles = [query for query in candidates if len(split_words(query)) >= MIN_TITLE_WORDS]
     if len(long_titles) >= EXAMPLE_COUNT:
