@@ -75,7 +75,7 @@ ALLOWED = {
         model_code/collection/follow/follower.py:_delete_folder
         model_code/collection/backup/repair.py:_set_damage_aside
         model_code/collection/backup/repair.py:_repair_default_retriever
-        model_code/collection/backup/repair.py:_open_or_replace_ledger""",
+        model_code/collection/backup/repair.py:_set_ledger_aside""",
     "into a temporary folder, which nobody reads after the process": """
         orchestration/service/uploads.py:_read_all
         orchestration/cli/known_queries_demo.py:_copied_collection""",
