@@ -254,3 +254,11 @@ class SyncResult:
         "New documents that were left out, each with the document that says the same.",
         default_factory=dict,
     )
+    expired: int = described(
+        "Documents of the source that have expired. They are not in the index.", default=0
+    )
+    doubt: str = described(
+        "In a dry run, why the sync will refuse its deletions unless it is forced; empty if it "
+        "will not.",
+        default="",
+    )

@@ -31,7 +31,8 @@ def init(
         typer.Option(
             "--from",
             metavar="SOURCE",
-            help="A folder of documents, a file of rows, or a data set of a hub.",
+            help="A folder of documents, a file of rows, or a data set of a hub. Without it, the "
+            "project gets an empty folder for documents.",
         ),
     ] = None,
 ) -> None:

@@ -265,13 +265,13 @@ def export(
     ] = False,
     retriever: Retriever = None,
     feedback: Annotated[
-        bool, typer.Option("--feedback", help="Print the feedback on hits in place of documents.")
+        bool, typer.Option("--feedback", help="Print the feedback on hits, and no documents.")
     ] = False,
     known_queries: Annotated[
         bool,
         typer.Option(
             "--known-queries",
-            help="Print the known queries of each document in place of documents.",
+            help="Print the known queries of each document, and no documents.",
         ),
     ] = False,
     everything: Annotated[
@@ -279,15 +279,15 @@ def export(
         typer.Option(
             "--all",
             metavar="FOLDER",
-            help="Write everything to this new folder, for freshet import, and print nothing.",
+            help="Write everything to this new folder, from which freshet import makes a project.",
         ),
     ] = None,
 ) -> None:
-    """Print every document as one JSON line.
+    """Write all live documents to standard output, a folder or another search engine.
 
-    Use it to copy documents into another project: freshet add reads the same lines. With --all,
-    documents, judgements, feedback and history are written to a folder. With --to, another engine
-    gets documents and vectors, and freshet sync-to brings it up to date later.
+    Without options, each document is printed as one line of JSON, which freshet add reads. With
+    --all, documents, judgements, feedback and history are written to a folder. With --to, another
+    engine gets documents and vectors, and freshet sync-to brings it up to date later.
 
     Example: freshet export > all.jsonl
     """

@@ -41,7 +41,9 @@ def retrain(
     key: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Name of the retrain. An interrupted retrain of this name resumes."
+            metavar="NAME",
+            help="Name of the retrain, to resume an interrupted one or to start another one. By "
+            "default, it is made of the retriever and its generation, as hce-000007.",
         ),
     ] = None,
     dry_run: Annotated[

@@ -79,8 +79,9 @@ def search(
         typer.Option(
             "--boost",
             metavar="FIELD",
-            help="Raise scores by a field: date:30d halves the addition every 30 days, downloads "
-            "and downloads:0.2 prefer greater numbers. Can be repeated.",
+            help="Prefer recent or popular documents. --boost date:30d adds most to documents of "
+            "today, and half as much for each 30 days of age. --boost downloads adds more for "
+            "greater numbers; downloads:0.2 sets the weight to 0.2. Can be repeated.",
         ),
     ] = None,
     window: Annotated[

@@ -53,7 +53,10 @@ def serve(
     ] = None,
     accept_epoch: Annotated[
         str | None,
-        typer.Option(help="With --follow: epoch of a new writer, from the error message."),
+        typer.Option(
+            help="With --follow: accept another writer of the place. The error message names its "
+            "epoch (identity)."
+        ),
     ] = None,
 ) -> None:
     """Serve search and changes of documents over HTTP.

@@ -690,6 +690,8 @@ def _sync(service: Service, request: models.SyncRequest) -> SyncResult:
         generation=report.generation,
         notes=sort_notes(report.notes),
         merged=report.merged,
+        expired=report.expired,
+        doubt=report.doubt,
     )
 
 

@@ -272,6 +272,17 @@ def test_sync_reports_its_changes(api, options):
     assert ids_of(report.rejected) == ["broken"]
 
 
+def test_sync_counts_expired_documents(api, project):
+    write_source(api, project, [{"_id": "old", "text": "Closed.", "expires": "2020-01-01"}])
+
+    report = api.sync(dry_run=True)
+
+    (project.root / "rows.jsonl").unlink()
+    assert report.added == []
+    assert report.expired == 1
+    assert report.doubt == ""
+
+
 @pytest.mark.usefixtures("moss_in_source")
 def test_synced_document_is_found(api):
     report = api.sync()
@@ -289,8 +300,10 @@ def test_large_loss_of_the_source_is_refused(api, project):
     (project.root / "rows.jsonl").write_text("")
     with pytest.raises(InvalidRequest, match="10 of 10 documents are no longer in the source"):
         api.sync()
+    doubt = api.sync(dry_run=True).doubt
 
     (project.root / "rows.jsonl").write_text(complete_source)
+    assert doubt.startswith("10 of 10 documents are no longer in the source")
 
 
 @pytest.mark.usefixtures("moss_in_source")

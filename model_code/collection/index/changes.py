@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from model_code.collection.index.live_index import LiveIndex, forecast_changes
 from model_code.collection.index.maintenance import BackgroundMaintenance
 from model_code.collection.index.reading_notes_file import update_reading_notes
 from model_code.collection.ledger.events import Receipt
+from model_code.collection.segments.documents import has_expired
 from model_code.collection.segments.solved import SolvedSummary
 from model_code.corpus.clean_rows import (
     CleanRows,
@@ -37,7 +39,7 @@ from model_code.corpus.rows import RefusedRow, Rejection, Row, printable
 from model_code.corpus.sources.document_files import is_document_file
 from model_code.corpus.sources.file_names import escape_name, is_usable_id, refuse_name
 from model_code.errors import FreshetError
-from model_code.text.documents import Document, Remove
+from model_code.text.documents import EXPIRES, Document, Remove
 
 # File name on the command line that means standard input.
 STANDARD_INPUT = Path("-")
@@ -60,6 +62,8 @@ class ChangeReport:
         waiting: Ids of the documents whose changes are recorded but not searchable yet.
         erased: Ids of the documents whose texts were deleted from all files.
         unchanged: Number of documents that did not change.
+        expired: Number of received documents that have expired. No search finds them, so they are
+            neither added nor updated.
         merged: New documents that were left out, because another document has the same text or
             title. Id of the other document by the id of the document that was left out.
         ignored: Sentence that names files and folders which were left out because git ignores
@@ -79,6 +83,7 @@ class ChangeReport:
     waiting: list[str] = field(default_factory=list)
     erased: list[str] = field(default_factory=list)
     unchanged: int = 0
+    expired: int = 0
     merged: dict[str, str] = field(default_factory=dict)
     ignored: str = ""
     rejected: list[dict[str, Any]] = field(default_factory=list)
@@ -95,7 +100,7 @@ class ChangeReport:
     @property
     def failed(self) -> bool:
         """Whether all rows were refused, and there was at least one row."""
-        has_accepted_rows = bool(self.unchanged or self.changed or self.waiting)
+        has_accepted_rows = bool(self.unchanged or self.expired or self.changed or self.waiting)
         return bool(self.rejected) and not has_accepted_rows
 
     def add_rejection(self, file: str, rejection: Rejection) -> None:
@@ -132,6 +137,7 @@ class ChangeReport:
             "waiting": len(self.waiting),
             "rejected": len(self.rejected),
             "unchanged": self.unchanged,
+            "expired": self.expired,
             "merged": len(self.merged),
         }
         parts = [f"{number:,} {name}" for name, number in counts.items() if number]
@@ -266,10 +272,17 @@ def add_files(
                 refusals.append(refusal_note(named_file.name, rejection.reason))
 
     expected = forecast_changes(index.generation, documents)
-    report.added = expected["added"]
-    report.updated = expected["updated"]
-    document_ids = {document.document_id for document in documents}
-    report.unchanged = len(document_ids) - len(report.changed)
+    # If several rows have one id, the last one counts.
+    last_documents = {document.document_id: document for document in documents}
+    expired_ids = _expired_ids(last_documents.values())
+    changed_count = len(expected["added"]) + len(expected["updated"])
+    report.unchanged = len(last_documents) - changed_count
+    for change in ("added", "updated"):
+        for document_id in expected[change]:
+            if document_id in expired_ids:
+                report.expired += 1
+            else:
+                getattr(report, change).append(document_id)
     if dry_run:
         return report
 
@@ -278,6 +291,17 @@ def add_files(
     update_reading_notes(index.project, file_names, [*report.notes, *refusals])
     apply_changes(index, report, receipts)
     return report
+
+
+def _expired_ids(documents: Iterable[Document]) -> set[str]:
+    """Return the ids of the documents that have expired."""
+    now = datetime.now(UTC)
+    expired: set[str] = set()
+    for document in documents:
+        expires = document.fields.get(EXPIRES)
+        if expires is not None and has_expired(expires, now):
+            expired.add(document.document_id)
+    return expired
 
 
 def delete_documents(

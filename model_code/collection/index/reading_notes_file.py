@@ -17,6 +17,7 @@ from model_code.corpus.reading_notes import (
     notes_to_json,
     sort_notes,
 )
+from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
 from model_code.project import Project, file_lock
 
@@ -102,12 +103,23 @@ def replace_source_notes(project: Project, source: str, notes: Iterable[ReadingN
 
 
 def _read_state(project: Project) -> dict[str, Any]:
-    """Return the notes in the project's state, as lists of plain values by source."""
+    """Return the notes in the project's state, as lists of plain values by source.
+
+    Raises:
+        FreshetError: If the file with the notes is damaged.
+    """
     path = project.state / READING_NOTES
     if not path.is_file():
         return {}
-    stored = read_json(path)
-    return dict(stored) if isinstance(stored, Mapping) else {}
+    remedy = "restore it from a backup, or move it away: the next sync writes its notes again"
+    try:
+        stored = read_json(path)
+    except ValueError:
+        raise FreshetError(f"{path} is no JSON; {remedy}") from None
+    is_table = isinstance(stored, Mapping)
+    if not is_table or not all(isinstance(notes, list) for notes in stored.values()):
+        raise FreshetError(f"{path} is no table of lists of notes; {remedy}")
+    return dict(stored)
 
 
 def _read_build(project: Project) -> list[ReadingNote]:

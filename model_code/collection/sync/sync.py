@@ -69,7 +69,6 @@ class SyncReport(ChangeReport):
             them.
         kept: Number of documents that are missing in the source but were not deleted. The reason is
             a refused row without a readable id, which may belong to any of them.
-        expired: Number of documents in the source that have expired. They are not in the index.
         doubt: In a dry run, why the sync will refuse its deletions unless it is forced. Empty if it
             will not.
     """
@@ -77,7 +76,6 @@ class SyncReport(ChangeReport):
     source: str = DEFAULT_SOURCE_NAME
     beside: int = 0
     kept: int = 0
-    expired: int = 0
     doubt: str = ""
 
     @property
@@ -110,8 +108,6 @@ class SyncReport(ChangeReport):
                 f"  {self.kept:,} documents stay: no row names them, but one of the rows without "
                 "an id may be theirs: mend those, or use --force"
             )
-        if self.expired:
-            lines.append(f"  {self.expired:,} documents of the source have expired")
         if self.doubt:
             lines.append(f"  but it needs --force: {self.doubt}")
         return "\n".join(lines)

@@ -129,6 +129,21 @@ def live(changed, tmp_path, monkeypatch):
     return copy
 
 
+def test_count_of_a_generation_without_a_segment_is_checked(own):
+    index = LiveIndex(own)
+    index.remove(["d03"], "test")
+    index.apply()
+    generation = LiveIndex(own).generation
+    manifest = generation.folder / "manifest.json"
+    assert list(find_damage(own)) == []
+    assert not (generation.folder / "index").exists()
+
+    count = len(document_hashes(generation))
+    manifest.write_text(manifest.read_text().replace(f'"documents": {count}', '"documents": 999'))
+
+    assert any("but its manifest states 999" in message for message in find_damage(own))
+
+
 def damage_file(project, kind):
     """Damage a file of the project and return its path."""
     name, damage = TORN[kind]

@@ -122,6 +122,21 @@ def test_add_prints_json(run, project, more):
     }
 
 
+def test_expired_document_is_not_counted_as_added(run, tmp_path):
+    path = tmp_path / "notices.jsonl"
+    rows = [
+        {"_id": "old", "title": "old", "text": "The ferry is closed.", "expires": "2020-01-01"},
+        {"_id": "new", "title": "new", "text": "The ferry is open.", "expires": "2999-01-01"},
+    ]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    report = run_json(run, "add", path, "--dry-run", "--json")
+
+    assert report["added"] == ["new"]
+    assert report["expired"] == 1
+    assert "1 expired" in run("add", path, "--dry-run")[1]
+
+
 def test_rejected_row_is_counted_once(run, project, more):
     run("add", more)
     run("add", more)

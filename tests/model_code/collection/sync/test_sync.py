@@ -60,6 +60,15 @@ def searched(live):
     return live
 
 
+@pytest.mark.parametrize("content", ["[]", '{"sync": "text"}', "{", ""])
+def test_damaged_file_of_reading_notes_is_refused(live, content):
+    live.project.state.mkdir(parents=True, exist_ok=True)
+    (live.project.state / "reading_notes.json").write_text(content)
+
+    with pytest.raises(FreshetError, match="reading_notes.json is no .*; restore it from a backup"):
+        read_reading_notes(live.project)
+
+
 def test_expired_document_of_the_source_is_left_out(searched):
     write(searched, notice="---\nexpires: 2020-01-01\n---\nFern is closed.")
 
@@ -67,7 +76,7 @@ def test_expired_document_of_the_source_is_left_out(searched):
 
     assert report.added == []
     assert report.expired == 1
-    assert "1 documents of the source have expired" in str(report)
+    assert "1 expired" in str(report)
 
 
 def test_documents_that_expire_are_deleted_without_force(searched, monkeypatch):
