@@ -2,15 +2,15 @@
 
 The gate accepts a retriever only if its queries show a gain and rule out a loss. With few queries
 it refuses nearly everything, because chance could explain each difference. Work that it would
-refuse more often than accept should not start by itself.
+refuse nine times out of ten should not start by itself.
 
 The judgement is favourable to the work. It supposes that the retriever gains as much as
 `promotion.largest_plausible_gain` where it must gain, and that the other queries keep their scores.
-Let s be the standard deviation of the paired differences of n queries, and z the normal quantile.
-The difference that is observed is half the time above the true one. So with a chance of one half,
+Let s be the standard deviation of the paired differences of n queries, z the normal quantile, and
+c the smallest chance of acceptance for which work starts. Then with at least this chance,
 
-- n queries show the gain g if n >= (z(1 - alpha / 2) s / g)^2,
-- n queries rule out a loss of the margin m if n >= (z(1 - alpha) s / m)^2.
+- n queries show the gain g if n >= ((z(1 - alpha / 2) + z(c)) s / g)^2,
+- n queries rule out a loss of the margin m if n >= ((z(1 - alpha) + z(c)) s / m)^2.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from model_code.evaluation.promotion import Verdict
 from model_code.evaluation.settings import PromotionSettings
 from model_code.evaluation.significance import queries_for_gain, queries_to_rule_out_loss
 
-# Chance of acceptance below which work does not start by itself.
-MIN_CHANCE = 0.5
+# Chance of acceptance below which work does not start by itself. It is low, because a refused
+# retrain costs only time, and a retrain that never starts leaves the index behind its documents.
+MIN_CHANCE = 0.1
 # Standard deviation of the paired differences of two retrievers on the same queries, if no verdict
 # of the gate has measured it. In recorded verdicts it lies between .05 and .2 for nDCG@10, and
 # above that for hit@1.
@@ -99,10 +100,12 @@ def deviation_details(verdict: Verdict | None, settings: PromotionSettings) -> d
 
 
 def needed_queries(deviations: Deviations, settings: PromotionSettings) -> GateQueries:
-    """Return the numbers of queries with which the gate accepts good work half the time.
+    """Return the numbers of queries with which the gate may well accept good work.
 
-    A number is 0 if it cannot be told: without a largest plausible gain, or with a margin of 0, by
-    which the gate refuses half of all harmless retrains with any number of queries.
+    With these numbers, each condition of the gate holds with the chance `MIN_CHANCE`.
+
+    A number is 0 if it cannot be told: without a largest plausible gain, or with a margin of 0.
+    With that margin, the chance does not depend on the number of queries.
 
     Args:
         deviations: Deviations of the paired differences.

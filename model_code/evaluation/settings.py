@@ -99,7 +99,7 @@ class PromotionSettings(Settings):
         gt=0,
         lt=1,
         description="Largest gain of `promotion.metric` that a retrain or retune may bring. If the "
-        "judged queries would miss it more often than show it, none starts by itself. null: the "
+        "judged queries would miss it nine times out of ten, none starts by itself. null: the "
         "number of queries holds nothing back.",
     )
     bootstrap_samples: int = constant_field(2000, ge=100, description="behind every interval")

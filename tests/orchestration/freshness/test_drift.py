@@ -501,6 +501,9 @@ def test_manual_retrain_is_refused_without_judged_queries(project_without_qrels)
 
 
 def test_few_gate_queries_hold_back_retrain(project, corpus):
+    # The few queries of this corpus cannot show so small a gain.
+    params = {**PARAMS, "promotion": {"largest_plausible_gain": 0.01}}
+    write_text(project.params_file, json.dumps(params))
     texts = documents(SPACE, 24, "space", 2)
     add(project, texts, others(texts))
 
