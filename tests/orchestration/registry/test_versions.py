@@ -559,8 +559,10 @@ class RemoteClient:
     def get_run(self, run_id: str) -> SimpleNamespace:
         return self.run
 
-    def search_logged_models(self, experiment_ids: list[str]) -> list[SimpleNamespace]:
-        return [self.model]
+    def search_logged_models(
+        self, experiment_ids: list[str], page_token: str | None
+    ) -> PagedList[SimpleNamespace]:
+        return PagedList([self.model], token=None)
 
 
 @pytest.mark.parametrize(
