@@ -199,6 +199,7 @@ def make_generation(
     old_segments: list[int] = []
     segments: list[int] = []
     removed: dict[int, frozenset[str]] = {}
+    documents = len(rows)
     before_number = None
     if before is not None:
         base = before.base
@@ -212,6 +213,8 @@ def make_generation(
         removed_before = removed_by_segment(before)
         for segment in (base, *old_segments):
             removed[segment] = removed_before.get(segment, frozenset()) | frozenset(gone)
+            (segment_ids,) = read_columns(before.sibling(segment) / DOCUMENTS, "document_id")
+            documents += len(set(segment_ids) - removed[segment])
 
     with collection.staging_dir(after=before_number) as folder:
         write_rows(rows, folder / DOCUMENTS)
@@ -221,8 +224,8 @@ def make_generation(
         facts = {
             "provenance": dict(provenance),
             "fingerprint": "f",
-            "documents": 0,
-            "passages": 0,
+            "documents": documents,
+            "passages": documents,
             "text": None,
             "base": base,
             "build": build,

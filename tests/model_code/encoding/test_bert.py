@@ -80,15 +80,14 @@ def test_released_weights_are_not_resident_and_give_equal_vectors(tmp_path: Path
     folder = make_tiny_encoder(tmp_path / "encoder", TEXTS, hidden=256)
     weights_file = folder / "model.safetensors"
     encoder = Encoder.load(folder, device="cpu", for_search=True)
-    # The kernel maps more than the header, which loading reads.
-    kilobytes_when_loaded = resident_kilobytes(weights_file)
     fingerprint = encoder.fingerprint()
     vectors = encoder.encode(TEXTS)
-    assert resident_kilobytes(weights_file) > kilobytes_when_loaded
+    kilobytes_when_read = resident_kilobytes(weights_file)
 
     encoder.release_weights()
 
-    assert resident_kilobytes(weights_file) <= kilobytes_when_loaded
+    # The kernel maps more pages than the header, which loading reads: up to 60 % of so small a file.
+    assert resident_kilobytes(weights_file) < 0.8 * kilobytes_when_read
     np.testing.assert_array_equal(encoder.encode(TEXTS), vectors)
     assert encoder.fingerprint() == fingerprint
 

@@ -110,6 +110,7 @@ def test_add_prints_json(run, project, more):
         "deleted": [],
         "erased": [],
         "waiting": [],
+        "expired": 0,
         "unchanged": 3,
         "generation": 1,
         "dry_run": False,
