@@ -28,11 +28,11 @@ demo: $(VENV)/.installed
 	freshet demo
 
 # Two processes of one thread each: more threads than cores would make every one of them slower. Whichever process is
-# done takes the next group. In this order both end at about the same time, because the first group is the longest.
+# done takes the next group. In this order, longest first, both end at about the same time.
 test: $(VENV)/.installed-for-tests
 	folder=$$(mktemp -d "$(TEMPORARY)/freshet.XXXXXX") && chmod 755 "$$folder" && { \
 		TMPDIR="$$folder" OMP_NUM_THREADS=1 $(MAKE) --no-print-directory --jobs 2 --keep-going \
-			unit-tests end-to-end-tests orchestration-tests training-tests; \
+			orchestration-tests unit-tests end-to-end-tests training-tests; \
 		status=$$?; rm -rf "$$folder"; exit $$status; }
 
 test-all:

@@ -285,9 +285,10 @@ def export(
 ) -> None:
     """Write all live documents to standard output, a folder or another search engine.
 
-    Without options, each document is printed as one line of JSON, which freshet add reads. With
-    --all, documents, judgements, feedback and history are written to a folder. With --to, another
-    engine gets documents and vectors, and freshet sync-to brings it up to date later.
+    Use it to copy documents. Without options, each document is printed as one line of JSON, which
+    freshet add reads. With --all, documents, judgements, feedback and history are written to a
+    folder. With --to, another engine gets documents and vectors, and freshet sync-to brings it up
+    to date later.
 
     Example: freshet export > all.jsonl
     """
