@@ -54,7 +54,8 @@ class Hit:
         start: Begin of the passage in the document's text.
         end: End of the passage in the document's text.
         section: Heading above the passage, or None.
-        snippet: Part of the passage around the words of the query.
+        snippet: Part of the passage around the words of the query, on one line and without the
+            markup of Markdown, reStructuredText and HTML. `text` has the markup.
         marks: Begin and end, in characters of `snippet`, of each matched word.
         fields: Fields of the document.
         date: Date of the document in ISO format, or None.

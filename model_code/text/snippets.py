@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 
 from model_code.settings import require
+from model_code.text.markup import strip_markup
 from model_code.text.terms import AUTO, get_analyzer
 from model_code.text.words import is_valid_utf8, word_spans
 
@@ -60,7 +61,8 @@ def make_snippet(
 
     The snippet starts at the start of a sentence, and stops at the end of one, if all query words
     of the window then still fit. Otherwise "..." marks the start or the end. The snippet has at
-    most `MAX_SNIPPET_CHARACTERS` characters of the text.
+    most `MAX_SNIPPET_CHARACTERS` characters of the text. Markup is removed, because places that
+    show snippets do not render it.
 
     Args:
         text: The text. Its beginning is shown if it has none of the query's words.
@@ -74,6 +76,8 @@ def make_snippet(
     >>> text = "A preface. Sort a list. It is stable. So much for lists."
     >>> make_snippet(text, "stable sort", width=8)
     'Sort a list. It is stable.'
+    >>> make_snippet("Parameters\\n----------\\nx : the `array` to sort", "array")
+    'Parameters x : the array to sort'
     """
     spans = word_spans(text)
     word_starts = [start for start, _ in spans]
@@ -108,7 +112,11 @@ def make_snippet(
         first_character = cut_start
         end_character = cut_end
 
-    snippet = " ".join(text[first_character:end_character].split())
+    shown_text = text[first_character:end_character]
+    snippet = strip_markup(shown_text, source=text)
+    if not snippet:
+        # A text that consists of markup is shown as it is.
+        snippet = " ".join(shown_text.split())
     if not starts_with_sentence:
         snippet = f"... {snippet}"
     if not stops_with_sentence:

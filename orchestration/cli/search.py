@@ -11,7 +11,6 @@ import typer
 
 from model_code.errors import SettingsError
 from model_code.project import Project
-from model_code.text.markup import strip_markup
 from model_code.text.words import print_message
 from orchestration.cli.options import Retriever
 from orchestration.running_service import find_running_service
@@ -217,7 +216,7 @@ def facet_text(name: str, counts: Mapping[str, int]) -> str:
 
 
 def hits_text(hits: Sequence[Hit]) -> str:
-    """Return hits as text: rank, score, title, id, snippet without markup, and matched tokens.
+    """Return hits as text: rank, score, title, id, snippet, and matched tokens.
 
     A hit below the relevance floor fits the query so little that it is probably no answer. If all
     hits are below it, a last line says so.
@@ -241,7 +240,7 @@ def _hit_text(hit: Hit) -> str:
     if hit.document_id != title:
         lines.append(hit.document_id)
 
-    snippet = _without_title(strip_markup(hit.snippet), title)
+    snippet = _without_title(hit.snippet, title)
     if snippet:
         lines.append(snippet)
     if hit.tokens is not None:

@@ -19,7 +19,7 @@ from tests.freshet.conftest import serving
 NEW = {
     "_id": "zip.open",
     "title": "<script>alert(1)</script>",
-    "text": "Open a 🗜 archive <b>of</b> files",
+    "text": "Open a 🗜 `archive` <script>of</script>",
     "package": "zip",
 }
 
@@ -111,11 +111,10 @@ def test_added_document_appears_as_plain_text(visit, url):
         client.add([NEW])
     try:
         page.get_by_role("button", name=NEW["title"], exact=True).wait_for()
-        assert page.locator(".hit", has_text="archive <b>of</b> files").locator(".new").count() == 1
-        assert page.locator(".hit mark").first.evaluate("node => node.textContent").lower() in (
-            "open",
-            "archive",
-        )
+        hit = page.locator(".hit", has_text="archive <script>of</script>")
+        assert hit.locator(".new").count() == 1
+        # The emoji and the backquotes, which are not shown, do not move the marks.
+        assert hit.locator("mark").all_text_contents() == ["Open", "archive"]
     finally:
         with Client(url) as client:
             client.delete(["zip.open"])

@@ -32,3 +32,23 @@ def test_marks_show_folded_words_in_the_original_text() -> None:
     marked = [text[start:end] for start, end in find_marks(text, "CAFE strasse € 🦆")]
 
     assert marked == ["café", "Straße", "€", "🦆"]
+
+
+def test_snippet_has_no_markup_and_marks_fit_it() -> None:
+    text = "Parameters\n----------\n``a @ x = b`` is the `equation` 🦆 of **linear** algebra."
+
+    snippet = make_snippet(text, "linear equation")
+    marked = [snippet[start:end] for start, end in find_marks(snippet, "linear equation")]
+
+    assert snippet == "Parameters a @ x = b is the equation 🦆 of linear algebra."
+    assert marked == ["equation", "linear"]
+
+
+def test_code_that_the_snippet_cuts_has_no_marks_of_code() -> None:
+    text = "a b c d e f ``g h f(x)`` nine j k l m n o p"
+
+    assert make_snippet(text, "nine", width=8) == "... f(x) nine j k l m n o ..."
+
+
+def test_text_of_nothing_but_markup_is_shown() -> None:
+    assert make_snippet("-----\n=====", "anything") == "----- ====="
