@@ -17,12 +17,6 @@ from orchestration.cli.signals import exit_on_signals, run_without_signals
 if TYPE_CHECKING:
     from dagster import ExecuteInProcessResult
 
-# Example queries for the corpus of a new project, which are the docstrings of installed packages.
-DOCSTRING_QUERIES = (
-    "How do I read a table from a CSV file?",
-    "How can I solve a system of linear equations?",
-    "How do I compare two texts and show what changed?",
-)
 EXAMPLE_COUNT = 3
 NEXT_STEPS = """\
 Next
@@ -158,16 +152,19 @@ def _show_searches(project: Project) -> None:
 
 
 def example_queries(project: Project) -> tuple[str, ...]:
-    """Return three example queries for the corpus.
+    """Return up to three example queries for the corpus.
 
-    They are judged test queries or, without judgements, titles of documents.
+    They are natural questions for the default corpus. For other corpora they are judged test
+    queries or, without judgements, titles of documents.
     """
     import pandas as pd
 
     from orchestration import parameters
+    from orchestration.service.example_questions import docstring_questions
 
-    if parameters.load(project.params_file).corpus.source == "installed_packages":
-        return DOCSTRING_QUERIES
+    questions = docstring_questions(parameters.load(project.params_file).corpus)
+    if questions:
+        return questions
     queries = pd.read_parquet(project.artifacts / "corpus" / "queries.parquet")
     test_queries = queries[queries["split"] == "test"]
     if not test_queries.empty:

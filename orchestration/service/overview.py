@@ -17,11 +17,13 @@ from model_code.collection.generations.generation_store import (
     retrievers,
 )
 from model_code.corpus.judgement_file import read_judgements
+from model_code.corpus.settings import CorpusSettings
 from model_code.errors import FreshetError
 from model_code.files import read_json
 from model_code.project import Project
 from orchestration.freshness.judged_pairs import count_judgements, read_judged_pairs
 from orchestration.freshness.loop import loop_steps, recent_documents
+from orchestration.service.example_questions import docstring_questions
 from orchestration.service.models import (
     LoopStepState,
     OverviewResponse,
@@ -62,13 +64,17 @@ def make_overview(project: Project) -> OverviewResponse:
 def example_questions(project: Project) -> list[str]:
     """Return example questions that the collection answers.
 
-    They are the questions of the project's own judgements. Without any, they are queries of the
-    corpus that no evaluation uses or, if there are none either, titles of documents. Test queries
-    are left out, because visitors would give feedback on them that training would learn from.
+    They are the questions of the project's own judgements. Without any, they are natural questions
+    for the default corpus, and queries of other corpora that no evaluation uses. If there are none
+    either, they are titles of documents. Test queries are left out, because visitors would give
+    feedback on them that training would learn from.
     """
     if not retrievers(project.live):
         return []
     questions = [judged.question for judged in read_judgements(project.judgements)]
+    if not questions:
+        questions = list(docstring_questions(project.settings("corpus", CorpusSettings)))
+
     generation = GenerationStore(project.live, default_retriever(project.live)).current()
     if not questions:
         pairs = read_judged_pairs(project, generation)

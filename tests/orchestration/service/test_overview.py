@@ -10,6 +10,7 @@ from model_code.corpus.judgement_file import JudgedPair, record_judgements
 from model_code.corpus.tables import make_table
 from model_code.files import write_json
 from model_code.project import Project
+from orchestration.service.example_questions import DOCSTRING_QUESTIONS
 from orchestration.service.overview import (
     PAGES_FILE,
     example_questions,
@@ -21,7 +22,14 @@ from tests.live_example import make_project
 
 @pytest.fixture
 def project(tmp_path):
-    return make_project(tmp_path)
+    project = make_project(tmp_path)
+    set_corpus(project, "{path: rows.jsonl}")
+    return project
+
+
+def set_corpus(project, settings):
+    """Write the settings of the corpus, as YAML, to the project's settings."""
+    project.params_file.write_text(f"{{retrievers: {{hce: {{}}}}, corpus: {settings}}}\n")
 
 
 def write_queries(project, split):
@@ -42,6 +50,21 @@ def test_training_questions_are_examples(project):
     write_queries(project, "train")
 
     assert example_questions(project) == ["how to sort it"]
+
+
+@pytest.mark.parametrize("settings", ["{source: installed_packages}", "{}"])
+def test_examples_of_the_default_corpus_are_natural_questions(project, settings):
+    set_corpus(project, settings)
+    write_queries(project, "train")
+
+    assert example_questions(project) == list(DOCSTRING_QUESTIONS.values())
+
+
+def test_own_questions_come_before_those_of_the_default_corpus(project):
+    set_corpus(project, "{source: installed_packages}")
+    record_judgements(project.judgements, [JudgedPair("what splits a string?", "str.split")])
+
+    assert example_questions(project) == ["what splits a string?"]
 
 
 def test_test_questions_are_no_examples(project):
