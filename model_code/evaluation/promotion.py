@@ -119,7 +119,7 @@ def judge_promotion(
         FreshetError: If the two were not scored on the same queries, or a metric was not scored.
     """
     if champion is None:
-        return Verdict(True, ("there is no champion yet",), challenger.queries, ())
+        return Verdict(True, ("there was no champion before",), challenger.queries, ())
     check_comparable([challenger, champion])
 
     differences = _paired_differences(challenger, champion, settings, seed)

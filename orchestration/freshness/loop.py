@@ -39,7 +39,7 @@ MAX_RECENT_EVENTS = 200
 MAX_RECENT_DOCUMENTS = 5
 # Number of the newest tasks that are read to find the last task of each kind.
 MAX_TASKS = 20
-NOTHING_ARRIVED = "no document arrived since the build"
+NOTHING_ARRIVED = "nothing has arrived yet"
 
 
 @dataclass(frozen=True)
@@ -86,15 +86,16 @@ def loop_steps(project: Project) -> list[LoopStep]:
     generation = GenerationStore(project.live, retriever).current()
     ledger = open_ledger_if_exists(project, retriever)
     if ledger is None:
-        nothing = [LoopStep(name, "none", NOTHING_ARRIVED) for name in ("arrived", "added")]
-        return [*nothing, _gate_step(project)]
+        return [LoopStep("arrived", "none", NOTHING_ARRIVED), _gate_step(project)]
 
     with ledger:
         view = ledger.view_at(generation.cursor)
         tasks = ledger.tasks.last(retriever, MAX_TASKS)
-        return [
-            _arrived_step(view, ledger),
-            _added_step(view, generation),
+        steps = [_arrived_step(view, ledger)]
+        # Before anything arrives, there is nothing to tell about additions.
+        if ledger.position().event:
+            steps.append(_added_step(view, generation))
+        steps += [
             _drift_step(project, ledger, tasks),
             _task_step("retune", TaskKind.RETUNE, tasks, "no drift check called for one"),
             _task_step("pilot", TaskKind.PILOT, tasks, "no drift check called for one"),
@@ -103,6 +104,7 @@ def loop_steps(project: Project) -> list[LoopStep]:
             ),
             _gate_step(project),
         ]
+    return steps
 
 
 def recent_documents(project: Project) -> list[RecentDocument]:
@@ -235,7 +237,20 @@ def _gate_step(project: Project) -> LoopStep:
     if last is None:
         return LoopStep("gate", "none", "no version asked to be promoted yet")
     verdict = last["verdict"]
-    outcome = "passed" if verdict["passed"] else "refused"
-    text = f"version {last['to']} {outcome}: {'; '.join(verdict['reasons'])}"
+    text = f"version {last['to']} {_gate_outcome(last)}: {'; '.join(verdict['reasons'])}"
     when = datetime.fromisoformat(last["when"]).astimezone(UTC).timestamp()
     return LoopStep("gate", "done", text, when)
+
+
+def _gate_outcome(line: Mapping[str, Any]) -> str:
+    """Return what happened to the version that the gate judged, as the end of a sentence.
+
+    Args:
+        line: A line of the history of promotions, with a verdict.
+    """
+    if line["action"] == "promote":
+        return "became champion"
+    if line["action"] == "moved by hand":
+        agreement = "with" if line["verdict"]["passed"] else "against"
+        return f"was made champion by hand, {agreement} the gate"
+    return "was refused"

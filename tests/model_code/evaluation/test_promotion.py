@@ -129,14 +129,14 @@ def test_first_retriever_passes():
     verdict = judge_promotion(CHAMPION, None, SETTINGS)
 
     assert verdict.passed is True
-    assert verdict.reasons == ("there is no champion yet",)
+    assert verdict.reasons == ("there was no champion before",)
 
 
 def test_first_retrain_passes():
     verdict = judge_retrain(CHAMPION, None, SETTINGS, NEW)
 
     assert verdict.passed is True
-    assert verdict.reasons == ("there is no champion yet",)
+    assert verdict.reasons == ("there was no champion before",)
 
 
 def test_challengers_without_effect_seldom_pass():

@@ -37,11 +37,22 @@ def test_nothing_is_told_before_something_is_live(tmp_path):
     assert recent_documents(Project(tmp_path)) == []
 
 
-def test_build_without_arrivals_says_so(project):
+def test_build_without_arrivals_says_so_once(project):
     steps = steps_of(project)
 
     assert steps["arrived"].state == "none"
+    assert steps["arrived"].text == "nothing has arrived yet"
+    assert "added" not in steps
     assert steps["gate"].text == "no version asked to be promoted yet"
+
+
+def test_empty_ledger_tells_no_additions(project):
+    with open_ledger(project, "hce"):
+        steps = steps_of(project)
+
+    assert steps["arrived"].text == "nothing has arrived yet"
+    assert "added" not in steps
+    assert steps["drift"].text.startswith("not measured yet")
 
 
 def test_waiting_change_is_told(project):
@@ -130,11 +141,20 @@ def test_ended_task_is_done(project):
     assert step.text == "refused: not better"
 
 
-def test_last_verdict_is_told(project):
-    verdict = {"passed": False, "reasons": ["not better"], "intervals": [], "queries": 3}
-    history.append(project, "refuse", "1", "2", verdict)
+@pytest.mark.parametrize(
+    ("action", "passed", "outcome"),
+    [
+        ("promote", True, "became champion"),
+        ("refuse", False, "was refused"),
+        ("put back", False, "was refused"),
+        ("moved by hand", False, "was made champion by hand, against the gate"),
+    ],
+)
+def test_last_verdict_is_told(project, action, passed, outcome):
+    verdict = {"passed": passed, "reasons": ["the reason"], "intervals": [], "queries": 3}
+    history.append(project, action, "1", "2", verdict)
 
     step = steps_of(project)["gate"]
 
-    assert step.text == "version 2 refused: not better"
+    assert step.text == f"version 2 {outcome}: the reason"
     assert step.when is not None

@@ -201,7 +201,7 @@ def test_first_champion_needs_no_comparison(tracked_project):
 
     assert result.passed
     assert result.champion.version == "1"
-    assert "there is no champion yet" in result.summary
+    assert "there was no champion before" in result.summary
     assert champion_of(tracked_project) == result.champion
     assert challenger_of(tracked_project) is None
 
@@ -266,7 +266,7 @@ def test_unchanged_build_keeps_champion_in_dagster(tracked_project, build, monke
     (champion,) = result.asset_materializations_for_node("champion")
     assert champion.metadata["passed"].value
     assert champion.metadata["champion"].value == "version 1 (hce)"
-    assert "passed: there is no champion yet" in champion.metadata["gate's last verdict"].value
+    assert "passed: there was no champion before" in champion.metadata["gate's last verdict"].value
     assert champion.metadata["registry version"].value.endswith("/#/models/freshet/versions/1")
     assert champion.tags["dagster/data_version"] == build.key
     (live,) = result.asset_materializations_for_node("live_generation")
@@ -444,7 +444,7 @@ def test_page_of_version_shows_metrics_and_verdict(tracked_project):
     page = client.get_model_version("freshet", champion.version).description
 
     assert "**hce**" in page
-    assert "**Gate** passed: there is no champion yet" in page
+    assert "**Gate** passed: there was no champion before" in page
     assert "| nDCG_at_10 | 0.5 | 0.5 |" in page
     assert f"/runs/{champion.run_id})" in page
 
