@@ -1,0 +1,205 @@
+"""Take the pictures of the pages that README and docs show, all with one command.
+
+Run: python scripts/pictures.py PROJECT [--review FOLDER]
+
+PROJECT is a clone or a project in which `freshet demo` has run. The script starts `freshet serve`
+and `freshet ui` there, and needs Debian's Chromium. It writes to docs/images. Look at every picture
+before you commit it. With --review, it also writes the search page on a phone and in dark colours,
+which the docs do not show.
+
+The pictures of experiments/loop and of the benchmarks belong to recorded runs, and are not taken
+again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlencode
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+CHROMIUM = "/usr/bin/chromium"
+IMAGES = Path(__file__).parents[1] / "docs" / "images"
+QUERY = "How can I solve a system of linear equations?"
+START_TIMEOUT_SECONDS = 300
+PAGE_TIMEOUT_MS = 180_000
+# Pages draw with animations, which end before a picture is taken.
+SETTLE_MS = 3_000
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture of a page.
+
+    Attributes:
+        file: Name of the file.
+        address: Address of the page.
+        ready: Selector of an element that shows that the page is complete.
+        width: Width of the window, in pixels.
+        height: Height of the window, in pixels.
+        is_dark: Whether the browser asks for dark colours.
+    """
+
+    file: str
+    address: str
+    ready: str
+    width: int = 1040
+    height: int = 720
+    is_dark: bool = False
+
+
+def search_pictures(service: str) -> list[Picture]:
+    """Return the picture of the search page."""
+    return [Picture("page.png", search_address(service), ".hit")]
+
+
+def review_pictures(service: str) -> list[Picture]:
+    """Return pictures of the search page that a person only looks at."""
+    address = search_address(service)
+    return [
+        Picture("page_phone.png", address, ".hit", width=390, height=844),
+        Picture("page_dark.png", address, ".hit", is_dark=True),
+        Picture("page_empty.png", f"{service}/", "#freshness"),
+    ]
+
+
+def search_address(service: str) -> str:
+    """Return the address of the search page with a query."""
+    return f"{service}/#{urlencode({'q': QUERY})}"
+
+
+def tool_pictures(dagster: str, mlflow: str) -> list[Picture]:
+    """Return the pictures of the pages of Dagster and MLflow."""
+    runs = f"{mlflow}/#/experiments/1/runs?workflowType=machine_learning"
+    return [
+        Picture("asset_graph.png", f"{dagster}/asset-groups", "text=registry", 1780, 700),
+        Picture("comparison_asset.png", f"{dagster}/assets/comparison", "text=results", 1500, 1100),
+        Picture(
+            "freshness_policy.png",
+            f"{dagster}/assets/searchable_documents",
+            "text=Freshness policy",
+            1250,
+            820,
+        ),
+        Picture("mlflow_runs.png", runs, "text=comparison", 1500, 860),
+        Picture(
+            "registry_version.png",
+            f"{mlflow}/#/models/freshet/versions/{champion_version(mlflow)}",
+            "text=Gate",
+            1300,
+            860,
+        ),
+    ]
+
+
+def champion_version(mlflow: str) -> str:
+    """Return the number of the version that is champion, as MLflow's API tells it."""
+    path = "/api/2.0/mlflow/registered-models/alias?name=freshet&alias=champion"
+    with urllib.request.urlopen(mlflow + path) as answer:
+        return str(json.load(answer)["model_version"]["version"])
+
+
+def take_picture(browser: Browser, picture: Picture, folder: Path) -> None:
+    """Open a page, wait until it is complete, and write its picture."""
+    scheme = "dark" if picture.is_dark else "light"
+    size = {"width": picture.width, "height": picture.height}
+    page: Page = browser.new_page(viewport=size, color_scheme=scheme)
+    page.set_default_timeout(PAGE_TIMEOUT_MS)
+    page.goto(picture.address)
+    page.locator(picture.ready).first.wait_for()
+    page.wait_for_timeout(SETTLE_MS)
+    path = folder / picture.file
+    page.screenshot(path=path)
+    print(path)
+    page.close()
+
+
+def free_port() -> int:
+    """Return a port that no program listens on."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@contextmanager
+def running(project: Path, *arguments: str, pages: list[str]) -> Iterator[None]:
+    """Run a command of Freshet in a project until the block ends.
+
+    Args:
+        project: Folder of the project.
+        *arguments: The command and its options.
+        pages: Addresses that must answer before the block starts.
+    """
+    process = subprocess.Popen(["freshet", *arguments], cwd=project, env=dict(os.environ))
+    try:
+        for page in pages:
+            wait_for_page(page, process)
+        yield
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait()
+
+
+def wait_for_page(address: str, process: subprocess.Popen[bytes]) -> None:
+    """Wait until a page answers.
+
+    Raises:
+        RuntimeError: If the command that serves the page ends, or the page does not answer in time.
+    """
+    deadline = time.monotonic() + START_TIMEOUT_SECONDS
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise RuntimeError(f"the command that serves {address} ended: see its output above")
+        try:
+            urllib.request.urlopen(address).close()
+        except OSError:
+            time.sleep(1)
+        else:
+            return
+    raise RuntimeError(f"{address} did not answer within {START_TIMEOUT_SECONDS} s")
+
+
+def main() -> None:
+    """Read the arguments, and take all pictures."""
+    parser = argparse.ArgumentParser(description="Take the pictures that the docs show.")
+    parser.add_argument("project", type=Path, help="a project in which `freshet demo` has run")
+    parser.add_argument("--to", type=Path, default=IMAGES, help="folder of the pictures")
+    parser.add_argument("--review", type=Path, help="folder of further pictures to look at")
+    arguments = parser.parse_args()
+    arguments.to.mkdir(parents=True, exist_ok=True)
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        port = free_port()
+        service = f"http://127.0.0.1:{port}"
+        with running(arguments.project, "serve", "--port", str(port), pages=[service]):
+            for picture in search_pictures(service):
+                take_picture(browser, picture, arguments.to)
+            if arguments.review is not None:
+                for picture in review_pictures(service):
+                    take_picture(browser, picture, arguments.review)
+
+        dagster_port = free_port()
+        mlflow_port = free_port()
+        dagster = f"http://127.0.0.1:{dagster_port}"
+        mlflow = f"http://127.0.0.1:{mlflow_port}"
+        ports = ["--dagster-port", str(dagster_port), "--mlflow-port", str(mlflow_port)]
+        with running(arguments.project, "ui", *ports, pages=[dagster, mlflow]):
+            for picture in tool_pictures(dagster, mlflow):
+                take_picture(browser, picture, arguments.to)
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()
