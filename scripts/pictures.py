@@ -88,7 +88,7 @@ def tool_pictures(dagster: str, mlflow: str) -> list[Picture]:
         Picture(
             "freshness_policy.png",
             f"{dagster}/assets/searchable_documents",
-            "text=Freshness policy",
+            "text=Passing",
             1250,
             820,
         ),
