@@ -1,11 +1,11 @@
 """Take the pictures of the pages that README and docs show, all with one command.
 
-Run: python scripts/pictures.py PROJECT [--review FOLDER]
+Run: python scripts/pictures.py PROJECT [--review FOLDER] [--only FILE ...]
 
 PROJECT is a clone or a project in which `freshet demo` has run. The script starts `freshet serve`
 and `freshet ui` there, and needs Debian's Chromium. It writes to docs/images. Look at every picture
-before you commit it. With --review, it also writes the search page on a phone and in dark colours,
-which the docs do not show.
+before you commit it. With --review, it also writes the search page on a phone, in dark colours and
+before a search, which the docs do not show. With --only, it takes only the named pictures.
 
 The pictures of experiments/loop and of the benchmarks belong to recorded runs, and are not taken
 again.
@@ -33,6 +33,7 @@ CHROMIUM = "/usr/bin/chromium"
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 QUERY = "How can I solve a system of linear equations?"
 START_TIMEOUT_SECONDS = 300
+STOP_TIMEOUT_SECONDS = 90
 PAGE_TIMEOUT_MS = 180_000
 # Pages draw with animations, which end before a picture is taken.
 SETTLE_MS = 3_000
@@ -49,6 +50,8 @@ class Picture:
         width: Width of the window, in pixels.
         height: Height of the window, in pixels.
         is_dark: Whether the browser asks for dark colours.
+        key: Key to press once the page is complete; empty for none.
+        crop: Selector of the element to cut the picture to; empty for the whole window.
     """
 
     file: str
@@ -57,6 +60,8 @@ class Picture:
     width: int = 1040
     height: int = 720
     is_dark: bool = False
+    key: str = ""
+    crop: str = ""
 
 
 def search_pictures(service: str) -> list[Picture]:
@@ -70,7 +75,7 @@ def review_pictures(service: str) -> list[Picture]:
     return [
         Picture("page_phone.png", address, ".hit", width=390, height=844),
         Picture("page_dark.png", address, ".hit", is_dark=True),
-        Picture("page_empty.png", f"{service}/", "#freshness"),
+        Picture("page_empty.png", f"{service}/", "#loop li", height=900),
     ]
 
 
@@ -79,15 +84,25 @@ def search_address(service: str) -> str:
     return f"{service}/#{urlencode({'q': QUERY})}"
 
 
-def tool_pictures(dagster: str, mlflow: str) -> list[Picture]:
-    """Return the pictures of the pages of Dagster and MLflow."""
+def tool_pictures(dagster: str, mlflow: str, version: str) -> list[Picture]:
+    """Return the pictures of the pages of Dagster and MLflow.
+
+    Args:
+        dagster: Address of Dagster.
+        mlflow: Address of MLflow.
+        version: Number of the registered version that is champion.
+    """
+    # In the project's own store, the experiment always has the number 1.
     runs = f"{mlflow}/#/experiments/1/runs?workflowType=machine_learning"
     return [
-        Picture("asset_graph.png", f"{dagster}/asset-groups", "text=registry", 1780, 700),
+        Picture(
+            "asset_graph.png", f"{dagster}/asset-groups", "text=registry", 1780, 700, key="Alt+e"
+        ),
         Picture("comparison_asset.png", f"{dagster}/assets/comparison", "text=results", 1500, 1100),
         Picture(
             "freshness_policy.png",
             f"{dagster}/assets/searchable_documents",
+            # The policy passes after the sensor's first report.
             "text=Passing",
             1250,
             820,
@@ -95,7 +110,7 @@ def tool_pictures(dagster: str, mlflow: str) -> list[Picture]:
         Picture("mlflow_runs.png", runs, "text=comparison", 1500, 860),
         Picture(
             "registry_version.png",
-            f"{mlflow}/#/models/freshet/versions/{champion_version(mlflow)}",
+            f"{mlflow}/#/models/freshet/versions/{version}",
             "text=Gate",
             1300,
             860,
@@ -119,8 +134,14 @@ def take_picture(browser: Browser, picture: Picture, folder: Path) -> None:
     page.goto(picture.address)
     page.locator(picture.ready).first.wait_for()
     page.wait_for_timeout(SETTLE_MS)
+    if picture.key:
+        page.keyboard.press(picture.key)
+        page.wait_for_timeout(SETTLE_MS)
     path = folder / picture.file
-    page.screenshot(path=path)
+    if picture.crop:
+        page.locator(picture.crop).first.screenshot(path=path)
+    else:
+        page.screenshot(path=path)
     print(path)
     page.close()
 
@@ -148,7 +169,11 @@ def running(project: Path, *arguments: str, pages: list[str]) -> Iterator[None]:
         yield
     finally:
         process.send_signal(signal.SIGINT)
-        process.wait()
+        try:
+            process.wait(STOP_TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
 
 
 def wait_for_page(address: str, process: subprocess.Popen[bytes]) -> None:
@@ -171,34 +196,59 @@ def wait_for_page(address: str, process: subprocess.Popen[bytes]) -> None:
 
 
 def main() -> None:
-    """Read the arguments, and take all pictures."""
+    """Read the arguments, and take the pictures."""
+    names = [picture.file for picture in (*search_pictures(""), *tool_pictures("", "", ""))]
     parser = argparse.ArgumentParser(description="Take the pictures that the docs show.")
     parser.add_argument("project", type=Path, help="a project in which `freshet demo` has run")
     parser.add_argument("--to", type=Path, default=IMAGES, help="folder of the pictures")
     parser.add_argument("--review", type=Path, help="folder of further pictures to look at")
+    parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="FILE")
     arguments = parser.parse_args()
-    arguments.to.mkdir(parents=True, exist_ok=True)
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        port = free_port()
-        service = f"http://127.0.0.1:{port}"
-        with running(arguments.project, "serve", "--port", str(port), pages=[service]):
-            for picture in search_pictures(service):
-                take_picture(browser, picture, arguments.to)
-            if arguments.review is not None:
-                for picture in review_pictures(service):
-                    take_picture(browser, picture, arguments.review)
-
-        dagster_port = free_port()
-        mlflow_port = free_port()
-        dagster = f"http://127.0.0.1:{dagster_port}"
-        mlflow = f"http://127.0.0.1:{mlflow_port}"
-        ports = ["--dagster-port", str(dagster_port), "--mlflow-port", str(mlflow_port)]
-        with running(arguments.project, "ui", *ports, pages=[dagster, mlflow]):
-            for picture in tool_pictures(dagster, mlflow):
-                take_picture(browser, picture, arguments.to)
+        take_search_pictures(browser, arguments)
+        if any(picture.file in arguments.only for picture in tool_pictures("", "", "")):
+            take_tool_pictures(browser, arguments)
         browser.close()
+
+
+def take_search_pictures(browser: Browser, arguments: argparse.Namespace) -> None:
+    """Start the service in a project, and take the pictures of the search page.
+
+    Args:
+        browser: The browser.
+        arguments: The arguments of the script.
+    """
+    port = free_port()
+    service = f"http://127.0.0.1:{port}"
+    with running(arguments.project, "serve", "--port", str(port), pages=[service]):
+        # The first search loads the encoder. The pictures show the time of a later one.
+        urllib.request.urlopen(f"{service}/search?{urlencode({'text': QUERY})}").close()
+        for picture in search_pictures(service):
+            if picture.file in arguments.only:
+                take_picture(browser, picture, arguments.to)
+        if arguments.review is not None:
+            for picture in review_pictures(service):
+                take_picture(browser, picture, arguments.review)
+
+
+def take_tool_pictures(browser: Browser, arguments: argparse.Namespace) -> None:
+    """Start Dagster and MLflow in a project, and take the pictures of their pages.
+
+    Args:
+        browser: The browser.
+        arguments: The arguments of the script.
+    """
+    dagster_port = free_port()
+    mlflow_port = free_port()
+    dagster = f"http://127.0.0.1:{dagster_port}"
+    mlflow = f"http://127.0.0.1:{mlflow_port}"
+    ports = ["--dagster-port", str(dagster_port), "--mlflow-port", str(mlflow_port)]
+    with running(arguments.project, "ui", *ports, pages=[dagster, mlflow]):
+        for picture in tool_pictures(dagster, mlflow, champion_version(mlflow)):
+            if picture.file in arguments.only:
+                take_picture(browser, picture, arguments.to)
 
 
 if __name__ == "__main__":

@@ -117,6 +117,19 @@ def test_the_site_builds_and_names_no_foreign_address(tmp_path):
         )
 
 
+def test_every_picture_is_shown():
+    pages = [*PAGES, ROOT / "benchmarks" / "README.md"]
+    shown = {target for page in pages for target in find_pictures(page)}
+
+    assert set((ROOT / "docs" / "images").iterdir()) <= shown
+
+
+def find_pictures(page):
+    """Return the paths of all pictures that a page shows."""
+    targets = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", page.read_text())
+    return [(page.parent / target).resolve() for target in targets]
+
+
 def test_lock_file_pins_every_dependency():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
