@@ -90,7 +90,10 @@ class DataSet:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure what the result lacks, and write result and tables after each measurement."""
+    """Measure what the result lacks, and write the tables.
+
+    The result is written after each measurement, so that an interrupted run can go on.
+    """
     options = _parser().parse_args(arguments)
     settings = tomllib.loads(options.settings.read_text(encoding="utf-8"))
     path = options.output / RESULT
@@ -105,10 +108,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 row = {"set": name, **measure(data_set, settings, size, seed)}
                 rows = sorted([*rows, row], key=run_key)
                 write_json(path, rows)
-                if (options.output / "README.md").is_file():
-                    write_tables(options.output, result_tables(rows))
                 means = {system: np.mean(values) for system, values in row["scores"].items()}
                 print(name, size, seed, {key: round(mean, 3) for key, mean in means.items()})
+    if (options.output / "README.md").is_file():
+        write_tables(options.output, result_tables(rows))
 
 
 def run_key(row: Mapping[str, Any]) -> tuple[str, int, int]:

@@ -7,7 +7,7 @@ import pytest
 from model_code.training.settings import TrainingSettings
 from model_code.training.small_sets import adapt_to_small_set, describe_adaptation
 
-SETTINGS = TrainingSettings(epochs=2, batch_size=32, unsupervised_share=0.25)
+SETTINGS = TrainingSettings(epochs=2, batch_size=32, unsupervised_share=0.25, small_set_pairs=400)
 
 
 @pytest.mark.parametrize("pairs", [40, 100, 300])
@@ -44,6 +44,7 @@ def test_training_without_dev_has_no_patience():
         (SETTINGS, 400),
         (SETTINGS.replace(steps=5), 40),
         (SETTINGS.replace(small_set_pairs=0), 40),
+        (TrainingSettings(), 40),
     ],
 )
 def test_other_trainings_stay_as_they_are(settings, pairs):
