@@ -34,7 +34,13 @@ IMAGES = Path(__file__).parents[1] / "docs" / "images"
 QUERY = "How can I solve a system of linear equations?"
 START_TIMEOUT_SECONDS = 300
 STOP_TIMEOUT_SECONDS = 90
-PAGE_TIMEOUT_MS = 180_000
+# Dagster's sensor may take minutes until its first report for the freshness policy.
+PAGE_TIMEOUT_MS = 400_000
+# The innermost table with one row for each system.
+SYSTEMS_TABLE = 'table:has(> thead th:text-is("system"))'
+# MLflow opens a panel for questions on the first visit.
+CLOSE_ASSISTANT = '[data-component-id="mlflow.assistant.chat_panel.close"]'
+EXPAND_FIRST_RUN = '[data-component-id*="runnamecellrenderer"]'
 # Pages draw with animations, which end before a picture is taken.
 SETTLE_MS = 3_000
 
@@ -50,7 +56,7 @@ class Picture:
         width: Width of the window, in pixels.
         height: Height of the window, in pixels.
         is_dark: Whether the browser asks for dark colours.
-        key: Key to press once the page is complete; empty for none.
+        clicks: Selectors of elements to click first, in this order.
         crop: Selector of the element to cut the picture to; empty for the whole window.
     """
 
@@ -60,7 +66,7 @@ class Picture:
     width: int = 1040
     height: int = 720
     is_dark: bool = False
-    key: str = ""
+    clicks: tuple[str, ...] = ()
     crop: str = ""
 
 
@@ -95,10 +101,23 @@ def tool_pictures(dagster: str, mlflow: str, version: str) -> list[Picture]:
     # In the project's own store, the experiment always has the number 1.
     runs = f"{mlflow}/#/experiments/1/runs?workflowType=machine_learning"
     return [
+        # All groups expanded would be too small to read.
         Picture(
-            "asset_graph.png", f"{dagster}/asset-groups", "text=registry", 1780, 700, key="Alt+e"
+            "asset_graph.png",
+            f"{dagster}/asset-groups?expanded=global@global:live",
+            "text=tuned_weights",
+            1780,
+            1350,
         ),
-        Picture("comparison_asset.png", f"{dagster}/assets/comparison", "text=results", 1500, 1100),
+        # The window is so wide that the page does not cut the table off.
+        Picture(
+            "comparison_asset.png",
+            f"{dagster}/assets/comparison",
+            SYSTEMS_TABLE,
+            2700,
+            1400,
+            crop=SYSTEMS_TABLE,
+        ),
         Picture(
             "freshness_policy.png",
             f"{dagster}/assets/searchable_documents",
@@ -107,13 +126,21 @@ def tool_pictures(dagster: str, mlflow: str, version: str) -> list[Picture]:
             1250,
             820,
         ),
-        Picture("mlflow_runs.png", runs, "text=comparison", 1500, 860),
+        Picture(
+            "mlflow_runs.png",
+            runs,
+            "text=comparison",
+            1500,
+            860,
+            clicks=(CLOSE_ASSISTANT, EXPAND_FIRST_RUN),
+        ),
         Picture(
             "registry_version.png",
             f"{mlflow}/#/models/freshet/versions/{version}",
             "text=Gate",
             1300,
             860,
+            clicks=(CLOSE_ASSISTANT,),
         ),
     ]
 
@@ -132,11 +159,10 @@ def take_picture(browser: Browser, picture: Picture, folder: Path) -> None:
     page: Page = browser.new_page(viewport=size, color_scheme=scheme)
     page.set_default_timeout(PAGE_TIMEOUT_MS)
     page.goto(picture.address)
+    for selector in picture.clicks:
+        page.locator(selector).first.click()
     page.locator(picture.ready).first.wait_for()
     page.wait_for_timeout(SETTLE_MS)
-    if picture.key:
-        page.keyboard.press(picture.key)
-        page.wait_for_timeout(SETTLE_MS)
     path = folder / picture.file
     if picture.crop:
         page.locator(picture.crop).first.screenshot(path=path)
@@ -207,7 +233,8 @@ def main() -> None:
 
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        take_search_pictures(browser, arguments)
+        if "page.png" in arguments.only or arguments.review is not None:
+            take_search_pictures(browser, arguments)
         if any(picture.file in arguments.only for picture in tool_pictures("", "", "")):
             take_tool_pictures(browser, arguments)
         browser.close()
