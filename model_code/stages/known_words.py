@@ -105,14 +105,21 @@ def known_word_variants(
     >>> known_word_variants(1.0, False, KnownQueryLimits(2, 9))[0].weight
     1.0
     """
-    default = KnownWords(
-        DEFAULT_WEIGHT if weight is None else weight,
-        DEFAULT_IN_LENGTH if in_length is None else in_length,
-        limits,
-    )
-    tried_weights = WEIGHTS if weight is None else (weight,)
-    tried_lengths = (True, False) if in_length is None else (in_length,)
+    if weight is None:
+        default_weight = DEFAULT_WEIGHT
+        tried_weights: tuple[float, ...] = WEIGHTS
+    else:
+        default_weight = weight
+        tried_weights = (weight,)
 
+    if in_length is None:
+        default_in_length = DEFAULT_IN_LENGTH
+        tried_lengths: tuple[bool, ...] = (True, False)
+    else:
+        default_in_length = in_length
+        tried_lengths = (in_length,)
+
+    default = KnownWords(default_weight, default_in_length, limits)
     variants = [default]
     for tried_weight in tried_weights:
         for counts_in_length in tried_lengths:

@@ -180,14 +180,18 @@ def deciding_report(project: Project) -> DecidingReport | None:
     Returns:
         The report. None if no recent report requested a task.
     """
-    if not retrievers(project.live):
-        return None
-    retriever = default_retriever(project.live)
-    ledger = open_ledger_if_exists(project, retriever)
+    ledger = _open_ledger_of_default_retriever(project)
     if ledger is None:
         return None
     with ledger:
         return _find_deciding_report(ledger)
+
+
+def _open_ledger_of_default_retriever(project: Project) -> Ledger | None:
+    """Open the ledger as the default retriever sees it; None if nothing is live or recorded."""
+    if not retrievers(project.live):
+        return None
+    return open_ledger_if_exists(project, default_retriever(project.live))
 
 
 def held_back_step(project: Project) -> str | None:
@@ -202,10 +206,7 @@ def held_back_step(project: Project) -> str | None:
     Returns:
         One sentence. None if nothing is held back.
     """
-    if not retrievers(project.live):
-        return None
-    retriever = default_retriever(project.live)
-    ledger = open_ledger_if_exists(project, retriever)
+    ledger = _open_ledger_of_default_retriever(project)
     if ledger is None:
         return None
     with ledger:
