@@ -168,6 +168,8 @@ class Service:
         # allow the first such search at once.
         self._probed_generation = -1
         self._probe_time = -CANARY_SECONDS
+        # The error of the last look for new generations; None if it succeeded.
+        self._watch_failure: str | None = None
         self._is_running = False
         self._stopping = threading.Event()
         self.metrics.registry.register(self)
@@ -331,7 +333,7 @@ class Service:
         """
         checked = time.monotonic()
         while not self._stopping.wait(searchers.POLL_SECONDS):
-            self.searchers.refresh()
+            self._open_new_generations()
             if time.monotonic() - checked < EXPIRY_SECONDS:
                 continue
             checked = time.monotonic()
@@ -342,15 +344,34 @@ class Service:
                 # example are settings that are half edited.
                 log.error("expired documents were not removed: %s", error)
 
+    def _open_new_generations(self) -> None:
+        """Open new generations of all retrievers. An error does not end the thread that watches.
+
+        An example is a process that has too many open files for a moment. The same error is logged
+        only once.
+        """
+        failure = None
+        try:
+            self.searchers.refresh()
+        except Exception as error:
+            failure = str(error) or type(error).__name__
+            if failure != self._watch_failure:
+                log.error("new generations cannot be looked for: %s", failure)
+        self._watch_failure = failure
+
+    @property
+    def _may_change(self) -> bool:
+        """Whether this service changes the index, so it is neither read-only nor a follower."""
+        return self.follow_thread is None and not self.project.is_read_only
+
     def _remove_expired(self) -> None:
         """Remove expired documents from the index.
 
         Expired documents are removed whenever changes are applied. So a job without changes is
         queued if a document has expired.
         """
-        # A read-only service or a follower cannot change the index. The process that changes it
-        # removes the documents.
-        if self.project.is_read_only or self.follow_thread is not None:
+        # If this service changes nothing, the process that does removes the documents.
+        if not self._may_change:
             return
         # Do nothing if nothing is live yet (`NotReady`) or the service is stopping (`Busy`).
         with suppress(NotReady, Busy):
@@ -372,9 +393,11 @@ class Service:
     def receive_inbox(self) -> None:
         """Queue the files that wait in the inbox, and wait until they are recorded.
 
-        Do nothing if no file waits, or if nothing is live yet.
+        Do nothing if no file waits, if nothing is live yet, or if this service changes nothing.
         """
         if not waiting(self.project) or not retrievers(self.project.live):
+            return
+        if not self._may_change:
             return
         job = self.ingest_queue.put(IngestJob(0, _record_inbox))
         job.received.result()

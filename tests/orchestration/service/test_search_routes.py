@@ -12,7 +12,7 @@ from freshet import Client
 from freshet.results import SearchResult
 from model_code.errors import FreshetError
 from orchestration.guard import read_or_create_token
-from orchestration.service import service
+from orchestration.service import searchers, service
 from tests.orchestration.service.conftest import FakeSearcher, until
 
 
@@ -414,6 +414,25 @@ def test_error_of_expiry_does_not_end_the_watch_for_generations(serve, live, mon
     monkeypatch.setattr(FakeSearcher, "expired_documents", fail)
     monkeypatch.setattr(service, "EXPIRY_SECONDS", 0.0)
     client = serve()
+    assert has_failed.wait(30)
+
+    live.change(("c", "cake"))
+
+    assert until(lambda: client.get("/search", params={"text": "cake"}).json()["hits"])
+
+
+def test_error_of_the_file_system_does_not_end_the_watch(serve, live, monkeypatch):
+    read_names = searchers.retrievers
+    has_failed = threading.Event()
+
+    def fail_once(folder):
+        if not has_failed.is_set():
+            has_failed.set()
+            raise OSError("too many open files")
+        return read_names(folder)
+
+    client = serve()
+    monkeypatch.setattr(searchers, "retrievers", fail_once)
     assert has_failed.wait(30)
 
     live.change(("c", "cake"))
