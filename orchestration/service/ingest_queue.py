@@ -182,8 +182,7 @@ class IngestQueue:
             Busy: If the queue is full, or the service is stopping.
             Refusal: If the service accepts no changes.
         """
-        if self._refusal is not None:
-            raise Refusal(self._refusal)
+        self.require_changes_accepted()
         with self._changed:
             if self.is_closed:
                 raise Busy("the service is stopping and accepts no more documents")
@@ -212,6 +211,11 @@ class IngestQueue:
     def refuse_changes(self, reason: str) -> None:
         """Refuse all jobs, and start no thread."""
         self._refusal = reason
+
+    def require_changes_accepted(self) -> None:
+        """Raise `Refusal` if the service changes nothing, as a read-only service does."""
+        if self._refusal is not None:
+            raise Refusal(self._refusal)
 
     def start(self, apply_at_start: bool) -> None:
         """Start the threads.

@@ -669,6 +669,8 @@ def _sync(service: Service, request: models.SyncRequest) -> SyncResult:
             return job.applied.result(MAX_CHANGE_WAIT_SECONDS)
         return None
 
+    # A sync takes a lock in the project's folder, which a read-only service cannot write.
+    service.ingest_queue.require_changes_accepted()
     index = LiveIndex(service.project, service.searchers.default())
     report = sync(
         index,

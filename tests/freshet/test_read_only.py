@@ -25,6 +25,8 @@ def read_only(project, tmp_path) -> Iterator[Project]:
     shutil.copytree(project.root, root)
     with freshet.Project.open(root) as opened:
         opened.add([{"_id": "zip.open", "title": "zip.open", "text": "Open a zip archive."}])
+    (root / "inbox").mkdir(exist_ok=True)
+    (root / "inbox" / "late.jsonl").write_text('{"_id": "late", "text": "Late."}')
     paths = [root, *root.rglob("*")]
     for path in paths:
         mode = 0o555 if path.is_dir() else 0o444
@@ -65,8 +67,18 @@ def test_read_only_project_is_served_without_changes(read_only):
         assert opened.status()["ready"]
         with pytest.raises(freshet.InvalidRequest, match="cannot be written by the user of this"):
             opened.add([{"_id": "x", "text": "y"}])
+        with pytest.raises(freshet.InvalidRequest, match="cannot be written by the user of this"):
+            opened.sync(dry_run=True)
         with pytest.raises(freshet.InvalidRequest, match="cannot be written by this user"):
             opened.feedback("zip", "zip.open", "up")
+
+
+def test_read_only_service_leaves_the_inbox_alone(read_only):
+    with freshet.Project.open(read_only.root) as opened:
+        # An error would be logged at every look into the inbox.
+        opened.service.receive_inbox()
+
+    assert (read_only.root / "inbox" / "late.jsonl").exists()
 
 
 def test_read_only_project_refuses_changes_in_one_line(read_only):
