@@ -7,6 +7,7 @@ steps from a changed document to a retrained retriever.
 from __future__ import annotations
 
 import socket
+from contextlib import suppress
 from dataclasses import asdict
 from urllib.parse import urlsplit
 
@@ -82,7 +83,8 @@ def example_questions(project: Project) -> list[str]:
             if pairs.splits.get(query_id) in ("train", None):
                 questions.append(text)
     if not questions:
-        questions = [title for _, title in live_rows(generation, "document_id", "title")]
+        titles = [title for _, title in live_rows(generation, "document_id", "title")]
+        questions = [title for title in titles if title.strip()]
 
     short = [text for text in dict.fromkeys(questions) if len(text) <= MAX_EXAMPLE_CHARACTERS]
     readable = [text for text in short if len(text.split()) >= MIN_EXAMPLE_WORDS] or short
@@ -99,10 +101,9 @@ def open_pages(project: Project) -> dict[str, str]:
     pages: dict[str, str] = {}
     for name, address in read_json(path).items():
         parts = urlsplit(address)
-        with socket.socket() as client:
-            client.settimeout(CONNECT_SECONDS)
-            error_code = client.connect_ex((parts.hostname or "", parts.port or 80))
-            is_open = error_code == 0
-            if is_open:
+        # The error means that the page is closed.
+        with suppress(OSError):
+            place = (parts.hostname or "", parts.port or 80)
+            with socket.create_connection(place, CONNECT_SECONDS):
                 pages[name] = address
     return pages

@@ -10,6 +10,7 @@ from model_code.corpus.judgement_file import JudgedPair, record_judgements
 from model_code.corpus.tables import make_table
 from model_code.files import write_json
 from model_code.project import Project
+from orchestration.service import overview as module
 from orchestration.service.example_questions import DOCSTRING_QUESTIONS
 from orchestration.service.overview import (
     PAGES_FILE,
@@ -73,6 +74,15 @@ def test_test_questions_are_no_examples(project):
     assert example_questions(project) == ["numpy.sort", "str.split"]
 
 
+def test_documents_without_titles_give_no_empty_examples(project, monkeypatch):
+    def read_rows(generation, *columns):
+        return [("a", ""), ("b", " ")]
+
+    monkeypatch.setattr(module, "live_rows", read_rows)
+
+    assert example_questions(project) == []
+
+
 def test_empty_project_has_an_empty_overview(tmp_path):
     overview = make_overview(Project(tmp_path))
 
@@ -88,3 +98,9 @@ def test_only_pages_that_answer_are_linked(project):
         write_json(project.state / PAGES_FILE, pages)
 
         assert open_pages(project) == {"Dagster": f"http://127.0.0.1:{port}"}
+
+
+def test_closed_page_at_an_ipv6_address_is_not_linked(project):
+    write_json(project.state / PAGES_FILE, {"Dagster": "http://[::1]:9"})
+
+    assert open_pages(project) == {}
