@@ -57,6 +57,24 @@ MAX_CONNECTIONS = 512
 MAX_HEAD_BYTES = 131_072
 
 
+def local_address(host: str, port: int) -> str:
+    """Return the address at which this machine reaches a server.
+
+    Args:
+        host: Address that the server listens on.
+        port: Port that it listens on.
+
+    >>> local_address("0.0.0.0", 3000), local_address("::1", 3000)
+    ('http://127.0.0.1:3000', 'http://[::1]:3000')
+    """
+    # A client cannot connect to the addresses that mean "all interfaces".
+    if host in ("0.0.0.0", "::"):
+        host = LOOPBACK_ADDRESSES[0]
+    if ":" in host:
+        host = f"[{host}]"
+    return f"http://{host}:{port}"
+
+
 class BoundedConnection(H11Protocol):
     """An HTTP connection of uvicorn that a slow or idle client cannot hold forever.
 

@@ -20,7 +20,7 @@ from model_code.files import write_json, write_text
 from model_code.project import Project
 from orchestration.cli.options import LOCAL_HOST
 from orchestration.cli.signals import STOP_SIGNALS, handle_stop_signals
-from orchestration.guard import TOKEN_FILE_VARIABLE, required_token
+from orchestration.guard import TOKEN_FILE_VARIABLE, local_address, required_token
 from orchestration.instance import LOCATION, dagster_home, fail_abandoned_runs
 from orchestration.pipeline.dvc import environment
 from orchestration.pipeline.runs import record_all, runs_page, tracking_uri
@@ -115,9 +115,9 @@ def serve_pages(
     fail_abandoned_runs(project)
 
     log = project.state / "pages.log"
+    pages = page_addresses(project, dagster_port, mlflow_port, host)
     print(
-        f"Dagster: http://{host}:{dagster_port}   "
-        f"MLflow: http://{host}:{mlflow_port}{runs_page(project)}   "
+        f"Dagster: {pages['Dagster']}   MLflow: {pages['MLflow']}   "
         f"(Ctrl-C stops both; their output is in {log})",
         flush=True,
     )
@@ -125,15 +125,21 @@ def serve_pages(
     with tempfile.TemporaryDirectory(prefix="freshet-") as folder:
         commands = page_commands(project, Path(folder), dagster_port, mlflow_port, host)
         # The search page links to both pages.
-        pages = {
-            "Dagster": f"http://{host}:{dagster_port}",
-            "MLflow": f"http://{host}:{mlflow_port}{runs_page(project)}",
-        }
         write_json(project.state / PAGES_FILE, pages)
         try:
             run_together(commands, project.root, variables, log)
         finally:
             (project.state / PAGES_FILE).unlink(missing_ok=True)
+
+
+def page_addresses(
+    project: Project, dagster_port: int, mlflow_port: int, host: str
+) -> dict[str, str]:
+    """Return the addresses at which this machine reaches both pages, by the name of the page."""
+    return {
+        "Dagster": local_address(host, dagster_port),
+        "MLflow": local_address(host, mlflow_port) + runs_page(project),
+    }
 
 
 def token_variables(project: Project, host: str, token: bool) -> dict[str, str]:

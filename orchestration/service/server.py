@@ -25,6 +25,7 @@ from orchestration.guard import (
     LOOPBACK_ADDRESSES,
     check_origins,
     connection_limits,
+    local_address,
     required_token,
 )
 from orchestration.running_service import NoRegistration, Registration
@@ -86,7 +87,8 @@ def serve(
             telemetry,
             make_apply_process(project),
         )
-        server = _Server(app, registration, _url(listening_socket))
+        bound_host, bound_port = listening_socket.getsockname()[:2]
+        server = _Server(app, registration, local_address(bound_host, bound_port))
         # The service is started here and not inside the server, which would print a traceback for
         # an error.
         app.state.service.start()
@@ -204,14 +206,3 @@ def bind_socket(host: str, port: int) -> socket.socket:
             f"cannot listen on {host}:{port} ({reason}); choose another --host or --port"
         ) from None
     return bound_socket
-
-
-def _url(bound_socket: socket.socket) -> str:
-    """Return the address at which this machine reaches a socket."""
-    host, port = bound_socket.getsockname()[:2]
-    # A client cannot connect to the addresses that mean "all interfaces".
-    if host in ("0.0.0.0", "::"):
-        host = LOOPBACK_ADDRESSES[0]
-    if ":" in host:
-        host = f"[{host}]"
-    return f"http://{host}:{port}"

@@ -19,6 +19,7 @@ from model_code.errors import FreshetError
 from model_code.project import Project
 from orchestration.cli.options import LOCAL_HOST
 from orchestration.cli.pages import (
+    page_addresses,
     page_commands,
     page_variables,
     require_free_port,
@@ -59,6 +60,20 @@ def started_processes(folder):
 def wait_until_started(folder, count):
     """Wait until `count` processes have written a file into a folder."""
     assert until(lambda: len(list(folder.iterdir())) == count)
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:3000"),
+        ("0.0.0.0", "http://127.0.0.1:3000"),
+        ("::1", "http://[::1]:3000"),
+    ],
+)
+def test_address_of_a_page_can_be_opened(tmp_path, host, address):
+    pages = page_addresses(Project(tmp_path), 3000, 5000, host)
+
+    assert pages["Dagster"] == address
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
