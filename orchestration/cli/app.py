@@ -11,7 +11,6 @@ from importlib import metadata
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from orchestration.cli import (
     audit,
@@ -29,6 +28,7 @@ from orchestration.cli import (
     serve,
     sources,
 )
+from orchestration.cli.options import Command, Group
 
 IMPORT_NAME = "freshet"
 # Settings of the command `bench`, which passes unknown arguments on to the benchmarks.
@@ -65,6 +65,7 @@ TOOLS = [freshness.drift, maintenance.compact, maintenance.gc]
 
 app = typer.Typer(
     name="freshet",
+    cls=Group,
     help="Search your documents, keep the index correct while they change, and train it on "
     "your judgements.\n\nStart: freshet init my-project --from ~/notes, then freshet demo in "
     "my-project.",
@@ -73,6 +74,7 @@ app = typer.Typer(
     epilog="Every command accepts --debug, which shows the traceback of an error.",
 )
 tools = typer.Typer(
+    cls=Group,
     help="Less frequent work: measure drift, compact the index, free disk space.",
     no_args_is_help=True,
 )
@@ -107,26 +109,6 @@ def _options(
     ] = False,
 ) -> None:
     """Declare the options of `freshet` that need no command, such as `--version`."""
-
-
-class Command(TyperCommand):
-    """A command whose help shows no type for options without a value.
-
-    By default, Typer prints `--json <bool>`, which looks as if the option needed a value.
-    """
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        for parameter in self.params:
-            if getattr(parameter, "is_flag", False):
-                parameter.metavar = ""
-
-    def get_help_option(self, ctx: Any) -> Any:
-        """Return the option `--help`, described without a type, because it takes no value."""
-        option = super().get_help_option(ctx)
-        if option is not None:
-            option.metavar = ""
-        return option
 
 
 def command_name(function: Callable[..., Any]) -> str:

@@ -1,11 +1,12 @@
-"""Options and arguments that several commands share."""
+"""Options and arguments that several commands share, and the form in which the help shows them."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 LOCAL_HOST = "127.0.0.1"
 
@@ -25,3 +26,30 @@ Retriever = Annotated[
     typer.Option("--retriever", metavar="NAME", help="A live retriever; the champion by default."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+class Command(TyperCommand):
+    """A command whose help shows no type for options without a value."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the options and arguments, also `--help`, for the help and for parsing."""
+        return _hide_types_of_flags(super().get_params(ctx))
+
+
+class Group(TyperGroup):
+    """A group of commands whose help shows no type for options without a value."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the options of the group, such as `--version`, for the help and for parsing."""
+        return _hide_types_of_flags(super().get_params(ctx))
+
+
+def _hide_types_of_flags(parameters: list[Any]) -> list[Any]:
+    """Remove the type of each option without a value, and return all parameters.
+
+    By default, Typer prints `--json <bool>`, which looks as if the option needed a value.
+    """
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    return parameters

@@ -12,7 +12,7 @@ import typer
 from model_code.project import Project
 from model_code.text.words import print_message
 from orchestration.cli.change_report import print_change_report
-from orchestration.cli.options import AsJson, DryRun
+from orchestration.cli.options import AsJson, Command, DryRun, Group
 from orchestration.running_service import find_running_service
 
 if TYPE_CHECKING:
@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 SourceName = Annotated[str, typer.Argument(help="Name of the source.")]
 
 sources = typer.Typer(
-    help="List, remove and rename the sources that feed the index.", no_args_is_help=True
+    cls=Group,
+    help="List, remove and rename the sources that feed the index.",
+    no_args_is_help=True,
 )
 
 
-@sources.command("list")
+@sources.command("list", cls=Command)
 def list_sources(as_json: AsJson = False) -> None:
     """List all sources with their documents and the time of their last sync.
 
@@ -41,7 +43,7 @@ def list_sources(as_json: AsJson = False) -> None:
         print_message("\n".join(source_line(state) for state in states))
 
 
-@sources.command()
+@sources.command(cls=Command)
 def remove(name: SourceName, dry_run: DryRun = False, as_json: AsJson = False) -> None:
     """Delete the documents of a source from the index, and forget the source.
 
@@ -56,7 +58,7 @@ def remove(name: SourceName, dry_run: DryRun = False, as_json: AsJson = False) -
     print_change_report(remove_source(index, name, dry_run), as_json, dry_run)
 
 
-@sources.command()
+@sources.command(cls=Command)
 def rename(
     old: SourceName,
     new: Annotated[str, typer.Argument(help="New name of the source.")],

@@ -149,7 +149,7 @@ def test_help_groups_commands_into_panels():
         assert panel in output
 
 
-@pytest.mark.parametrize("command", ["search", "tools gc"])
+@pytest.mark.parametrize("command", ["", "search", "tools", "tools gc", "sources list"])
 def test_help_names_no_type_for_options_without_a_value(command):
     output = CliRunner().invoke(cli.app, [*command.split(), "--help"]).output
 
