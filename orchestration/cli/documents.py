@@ -292,6 +292,15 @@ def export(
 
     Example: freshet export > all.jsonl
     """
+    wanted = {
+        "--to": to is not None,
+        "--feedback": feedback,
+        "--known-queries": known_queries,
+        "--all": everything is not None,
+    }
+    given = [option for option, is_given in wanted.items() if is_given]
+    if len(given) > 1:
+        raise typer.BadParameter(f"{' and '.join(given)} cannot be combined; give one of them")
     if to is not None:
         export_to_engine(to, target, name, retriever, replace)
         return

@@ -73,10 +73,12 @@ def judge(
     """
     project = Project.find()
     if interactive:
-        has_options_of_files = dry_run or as_json or queries is not None
+        has_columns = not (question is None and document is None and grade is None)
+        has_options_of_files = dry_run or as_json or queries is not None or has_columns
         if has_options_of_files:
             raise typer.BadParameter(
-                "--interactive cannot be combined with --dry-run, --json or --queries"
+                "--interactive cannot be combined with --dry-run, --json, --queries, --question, "
+                "--document or --grade"
             )
         _judge_interactively(project, file, k)
         return

@@ -122,6 +122,8 @@ def test_debug_shows_a_traceback(run_failing_command):
         ("retrain --weights --key first", "--weights cannot be combined with --key or --pilot"),
         ("retrain --pilot 100 --dry-run", "cannot be combined with --key or --dry-run"),
         ("retrain --pilot 100 --key first", "cannot be combined with --key or --dry-run"),
+        ("export --feedback --known-queries", "--feedback and --known-queries cannot be combined"),
+        ("export --to qdrant place --all all", "--to and --all cannot be combined"),
     ],
 )
 def test_impossible_option_is_refused(project, monkeypatch, command, message):

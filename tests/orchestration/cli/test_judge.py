@@ -144,6 +144,7 @@ def test_file_of_questions_is_read_in_its_encoding(project, run, encoding):
     [
         ((), "name a file of judgements"),
         (("--interactive", "--json"), "--interactive cannot be combined"),
+        (("--interactive", "--grade", "g"), "--interactive cannot be combined"),
         (("nowhere.csv",), "nowhere.csv is not a file or a folder"),
     ],
 )
