@@ -30,7 +30,7 @@ from model_code.files import (
 )
 
 # Version of the format of the reference's folder, and the kind of folder in its manifest.
-FORMAT = 7
+FORMAT = 8
 KIND = "drift_reference"
 TENSORS_FILE = "drift_reference.safetensors"
 QUESTIONS_FILE = "questions.json"

@@ -746,7 +746,7 @@ class BatchReader:
         """Return the ranks at which the base segment finds former versions of documents.
 
         The base segment holds the documents as they were at the training. It never changes, so a
-        rank is found once and kept.
+        rank is found once and kept. Words of known queries do not count, as for present versions.
 
         Args:
             questions: q questions, one for each changed document.
@@ -756,7 +756,8 @@ class BatchReader:
         """
         ranks = self.cache.former_ranks
         missing = [question for question in questions if question.document_id not in ranks]
-        search = self.cache.queries.cached(self.searcher.base.retriever).search
+        plain = self.searcher.base.retriever.without_known_words()
+        search = self.cache.queries.cached(plain).search
         found = probes.first_ranks(search, missing, PROTECTED_DEPTH)
         for question, rank in zip(missing, found.tolist(), strict=True):
             ranks[question.document_id] = rank

@@ -242,8 +242,9 @@ def select_protected_queries(project: Project, searcher: Searcher, seed: int) ->
     """Select dev queries for old documents, and measure the rank of the answer before additions.
 
     A drift check repeats these protected queries, to see whether additions push old documents down.
-    The rank is measured in the base segment, which holds the documents of the training. Queries of
-    the split `gate` are not used: they judge a retrain, so they must not be its cause as well.
+    The rank is measured in the base segment, which holds the documents of the training. Words of
+    known queries do not count, as in the later searches of a check. Queries of the split `gate` are
+    not used: they judge a retrain, so they must not be its cause as well.
 
     Returns:
         At most `MAX_PROTECTED_QUERIES` questions; none if the corpus is not built.
@@ -263,7 +264,8 @@ def select_protected_queries(project: Project, searcher: Searcher, seed: int) ->
     for query_id in probes.sample_texts(answers, MAX_PROTECTED_QUERIES, seed):
         questions.append(_make_question(judgements.queries[query_id], answers[query_id]))
 
-    ranks = probes.first_ranks(searcher.base.retriever.search, questions, PROTECTED_DEPTH)
+    plain = searcher.base.retriever.without_known_words()
+    ranks = probes.first_ranks(plain.search, questions, PROTECTED_DEPTH)
     return [
         replace(question, rank=rank)
         for question, rank in zip(questions, ranks.tolist(), strict=True)

@@ -12,18 +12,20 @@ import pytest
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.index.status import live_status, live_status_lines
-from model_code.corpus.tables import make_table
+from model_code.corpus.tables import Judgements, make_table
 from model_code.drift.measures import MAX_COUNTED_RANK
-from model_code.drift.reference import Questions
-from orchestration.freshness import drift_reference
+from model_code.drift.reference import Question, Questions
+from model_code.project import Project
+from orchestration.freshness import drift_reference, probes
 from orchestration.freshness.check_cache import CheckCache
-from orchestration.freshness.drift import check_drift
+from orchestration.freshness.drift import BatchReader, check_drift
 from orchestration.freshness.drift_reference import (
     score_protected_queries,
     select_protected_queries,
     select_reference_documents,
 )
 from orchestration.freshness.policy import Action
+from tests.model_code.collection.known_collection import judged, open_known_collection
 from tests.orchestration.freshness.subjects import SEA, SPACE, add, documents
 
 OLD = documents(SEA, 150, "sea", 0)
@@ -235,6 +237,33 @@ def test_answer_at_last_counted_rank_is_found(project, exact_dev_queries):
     assert question.rank == 1
     assert scores.before.tolist() == [1.0]
     assert scores.after.tolist() == [0.1]
+
+
+@pytest.fixture
+def known_project(tmp_path):
+    """A live BM25 index that finds one document only by a query that it is known to answer."""
+    open_known_collection(tmp_path, known={"tar": [judged("tar", "bundle documents")]})
+    return Project(tmp_path)
+
+
+def test_earlier_ranks_ignore_known_words(known_project, monkeypatch):
+    """Later ranks ignore them as well, so that nothing changes while nothing is added."""
+    judgements = Judgements({"q": "bundle all documents"}, {"q": {"tar": 1}}, "qrels")
+    monkeypatch.setattr(probes, "judged_queries", lambda artifacts, split: judgements)
+
+    protected = select_protected(known_project)
+    reference = SimpleNamespace(questions=Questions((), (), tuple(protected)), trained=4)
+    scores = score_protected(known_project, reference)
+
+    assert scores.after.tolist() == [0.0]
+    assert scores.before.tolist() == [0.0]
+
+
+def test_former_ranks_ignore_known_words(known_project):
+    reader = BatchReader(Searcher.open(known_project.live), SimpleNamespace(), SimpleNamespace())
+    question = Question("tar", "bundle all documents", frozenset({"tar"}))
+
+    assert reader._former_ranks([question]).tolist() == [0]
 
 
 def test_test_queries_are_not_protected(project, corpus):
