@@ -30,7 +30,7 @@ from model_code.drift.measures import (
     reciprocal_ranks,
 )
 from model_code.drift.reference import FORMAT, DriftReference, Question, Questions
-from model_code.files import MANIFEST, canonical_json, hash_text
+from model_code.files import MANIFEST, canonical_json, hash_text, read_json
 from model_code.project import Project
 from orchestration import parameters
 from orchestration.freshness import probes
@@ -95,14 +95,15 @@ def _reference_name(searcher: Searcher) -> str:
 def calibration_folder(project: Project, searcher: Searcher, settings: Parameters) -> Path:
     """Return the folder with the drift reference for the present build and drift settings.
 
-    The name of the folder is a hash of everything that the reference depends on. The index of the
-    build, the base segment, never changes. Its number and the fingerprint of its encoder identify
-    it. The name also tells whether the corpus is built: a reference that was made without a corpus
-    has no protected queries.
+    The name of the folder is a hash of everything that the reference depends on. The checksums of
+    the index of the build, the base segment, identify it. Its number does not: another build gets
+    the same number if `live/` was deleted or restored. The name also tells whether the corpus is
+    built: a reference that was made without a corpus has no protected queries.
     """
     generation = searcher.generation
+    base_manifest = read_json(searcher.base.folder / MANIFEST)
     facts = {
-        "base": generation.base,
+        "base": base_manifest["checksums"],
         "fingerprint": generation.fingerprint,
         "settings": repr(settings.drift),
         "format": FORMAT,

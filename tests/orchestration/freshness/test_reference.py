@@ -20,12 +20,13 @@ from orchestration.freshness import drift_reference, probes
 from orchestration.freshness.check_cache import CheckCache
 from orchestration.freshness.drift import BatchReader, check_drift
 from orchestration.freshness.drift_reference import (
+    calibration_folder,
     score_protected_queries,
     select_protected_queries,
     select_reference_documents,
 )
 from orchestration.freshness.policy import Action
-from tests.model_code.collection.known_collection import judged, open_known_collection
+from tests.model_code.collection.known_collection import PAGES, judged, open_known_collection
 from tests.orchestration.freshness.subjects import SEA, SPACE, add, documents
 
 OLD = documents(SEA, 150, "sea", 0)
@@ -264,6 +265,18 @@ def test_former_ranks_ignore_known_words(known_project):
     question = Question("tar", "bundle all documents", frozenset({"tar"}))
 
     assert reader._former_ranks([question]).tolist() == [0]
+
+
+def test_build_of_equal_number_has_another_folder(tmp_path):
+    settings = SimpleNamespace(drift=None)
+    folders = []
+    for text in ("Count the lines of a text.", "Count the words of a text."):
+        shutil.rmtree(tmp_path / "live", ignore_errors=True)
+        searcher = Searcher.open(open_known_collection(tmp_path, {**PAGES, "wc": text}))
+        assert searcher.generation.base == 0
+        folders.append(calibration_folder(Project(tmp_path), searcher, settings))
+
+    assert folders[0] != folders[1]
 
 
 def test_test_queries_are_not_protected(project, corpus):
