@@ -3,13 +3,13 @@
     DIR/live/...            generations, as hard links if the backup is on the same disk, and the
                             files that name the current generations
     DIR/live/ledger.sqlite  copy of the ledger by SQLite's backup function
-    DIR/params.yaml ...     settings and lock files
+    DIR/params.yaml ...     settings and lock files, and other files that `freshet init` wrote
 
 The ledger, the log of changes, is copied after the generations, the snapshots of the index. So the
 copy has all events that the generations contain.
 
 Models, artifacts and MLflow runs are not copied, because `freshet run` and `freshet register` can
-make them again.
+make them again. The state folder `.freshet` is not copied either.
 """
 
 from __future__ import annotations
@@ -44,6 +44,11 @@ SETTINGS = (
     "judgements.jsonl",
     "sources.json",
 )
+# Name of the file with a hash of each stage's code. A project without it holds the code itself.
+CODE_LOCK = "code.lock.json"
+# Names of further files that `freshet init` writes to the root. A restored project needs the first
+# one to build, and Dagster's command line needs the second one.
+PROJECT_FILES = (CODE_LOCK, "pyproject.toml", ".gitignore", ".dvcignore")
 
 
 def backup(project: Project, target: Path) -> str | None:
@@ -87,7 +92,11 @@ def backup(project: Project, target: Path) -> str | None:
             shutil.copyfile(project.live / name / CURRENT, live / name / CURRENT)
         shutil.copyfile(project.live / CURRENT, live / CURRENT)
 
-    for name in SETTINGS:
+    copied_names = list(SETTINGS)
+    # In a clone, files of these names belong to the code and not to the project.
+    if (project.root / CODE_LOCK).is_file():
+        copied_names += PROJECT_FILES
+    for name in copied_names:
         if (project.root / name).is_file():
             shutil.copyfile(project.root / name, staging / name)
     # The ledger is copied last, so that it has all changes that the generations contain.
@@ -128,7 +137,7 @@ def restore(source: Path, root: Path) -> Project:
     shutil.copytree(source / "live", staging)
     if ledger_path is not None:
         _place_ledger(staging, ledger_path, project)
-    for name in SETTINGS:
+    for name in (*SETTINGS, *PROJECT_FILES):
         if (source / name).is_file() and not (root / name).exists():
             shutil.copyfile(source / name, root / name)
 

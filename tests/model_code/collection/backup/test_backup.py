@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from model_code.collection.backup import backup as backup_module
-from model_code.collection.backup.backup import backup, restore
+from model_code.collection.backup.backup import PROJECT_FILES, backup, restore
 from model_code.collection.backup.repair import find_damage
 from model_code.collection.erase import erase_documents
 from model_code.collection.generations.searcher import Searcher
@@ -38,6 +38,25 @@ def live(own):
     updated = row("d03", "word9")
     add(LiveIndex(own), added, updated)
     return own
+
+
+def test_restored_project_has_the_files_of_freshet_init(live, tmp_path):
+    for name in PROJECT_FILES:
+        (live.root / name).write_text("of freshet init")
+
+    backup(live, tmp_path / "copy")
+    restored = restore(tmp_path / "copy", tmp_path / "elsewhere")
+
+    # Without code.lock.json, DVC refuses every build.
+    assert [name for name in PROJECT_FILES if not (restored.root / name).is_file()] == []
+
+
+def test_backup_of_a_clone_leaves_out_files_of_the_code(live, tmp_path):
+    (live.root / "pyproject.toml").write_text("of the code")
+
+    backup(live, tmp_path / "copy")
+
+    assert not (tmp_path / "copy" / "pyproject.toml").exists()
 
 
 class RepeatingWriter:
