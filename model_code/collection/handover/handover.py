@@ -14,6 +14,7 @@ So the engine has exactly the live documents in the end.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -78,6 +79,12 @@ class HandoverTarget:
         if "://" not in target:
             target = str(Path(target).resolve())
         return hash_text("\0".join((self.engine, target, self.name)))[:KEY_CHARACTERS]
+
+    @property
+    def export_command(self) -> str:
+        """The command that writes all documents to the collection, for a message."""
+        words = ["freshet", "export", "--to", self.engine, self.target, "--name", self.name]
+        return shlex.join(words)
 
     def __str__(self) -> str:
         """Return the engine, its address and the collection as text for a message."""
@@ -205,7 +212,7 @@ def sync_handover(project: Project, target: HandoverTarget) -> HandoverReport:
         _require_same_encoder(record, searcher, target)
         engine = open_engine(target.engine, target.target, target.name, record.change_sets)
         if not engine.exists():
-            raise FreshetError(f"{target} is gone; write it again with freshet export --to")
+            raise FreshetError(f"{target} is gone; write it again: {target.export_command}")
 
         # A digest identifies the version of a document. The collection may also hold documents that
         # an interrupted hand-over was sending.
@@ -257,7 +264,7 @@ def _require_same_encoder(
         raise FreshetError(
             f"{target} holds vectors of encoder {record.fingerprint[:12]}, but {record.retriever} "
             f"now has {fingerprint[:12]}, and both cannot be searched together; write all "
-            f"documents again: freshet export --to {target.engine} --replace"
+            f"documents again: {target.export_command} --replace"
         )
 
 
@@ -295,13 +302,12 @@ def _read_complete_record(path: Path, target: HandoverTarget) -> HandoverRecord:
     """
     if not path.is_file():
         raise FreshetError(
-            f"nothing was handed over to {target}; do it first: freshet export --to {target.engine}"
+            f"nothing was handed over to {target}; do it first: {target.export_command}"
         )
     record = _read_record(path)
     if not record.complete:
         raise FreshetError(
-            f"the hand-over to {target} was interrupted; repeat it: freshet export --to "
-            f"{target.engine}"
+            f"the hand-over to {target} was interrupted; repeat it: {target.export_command}"
         )
     return record
 

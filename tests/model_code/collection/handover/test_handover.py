@@ -212,7 +212,8 @@ def test_vectors_of_two_encoders_are_not_mixed(own, engine):
 
 
 def test_sync_without_export_is_refused(own, engine):
-    with pytest.raises(FreshetError, match="nothing was handed over"):
+    command = "freshet export --to opensearch elsewhere --name notes"
+    with pytest.raises(FreshetError, match=f"nothing was handed over.*: {command}$"):
         sync_handover(own, TARGET)
 
 
