@@ -699,8 +699,9 @@ class JoinedIndex(DenseIndex):
     @cached_property
     def _largest_norm(self) -> float:
         # The norm is used to bound the error of exact scans, so an index with an inverted file does
-        # not count.
-        return max(index._largest_norm for index in self.indexes if index.approximate is None)
+        # not count. Without any other index, no row is scanned.
+        norms = [index._largest_norm for index in self.indexes if index.approximate is None]
+        return max(norms, default=0.0)
 
 
 class AllowedRows(NamedTuple):

@@ -625,3 +625,19 @@ def test_best_rows_are_those_of_the_search(k: int, flat_below: int) -> None:
     for rows, ranking in zip(found, joined.search(queries, k, FINGERPRINT), strict=True):
         names = sorted(joined.document_ids[row] for row in rows.tolist())
         assert names == sorted(documents_of(ranking))
+
+
+def test_best_rows_of_a_single_approximate_index() -> None:
+    """A live collection has such an index until the first document is added."""
+    pytest.importorskip("faiss")
+    random = np.random.default_rng(0)
+    vectors = random.normal(size=(40, 8)).astype(np.float32)
+    ids = [f"d{number}" for number in range(40)]
+    joined = JoinedIndex([(build_index(vectors, ids, flat_below=1), NOTHING_REMOVED)])
+    queries = random.normal(size=(3, 8)).astype(np.float32)
+
+    found = joined.best_rows(queries, 5, FINGERPRINT)
+
+    for rows, ranking in zip(found, joined.search(queries, 5, FINGERPRINT), strict=True):
+        names = sorted(joined.document_ids[row] for row in rows.tolist())
+        assert names == sorted(documents_of(ranking))
