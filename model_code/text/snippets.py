@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator
 from model_code.settings import require
 from model_code.text.markup import strip_markup
 from model_code.text.terms import AUTO, get_analyzer
-from model_code.text.words import is_valid_utf8, word_spans
+from model_code.text.words import is_valid_utf8, split_search_words, word_spans
 
 MAX_SNIPPET_CHARACTERS = 480
 """Largest number of characters of the text in a snippet.
@@ -205,12 +205,12 @@ def find_marks(
         language: Language of the words, see `TermAnalyzer`.
         more_terms: Further terms to look for, such as corrections of mistyped words.
 
-    >>> find_marks("the end of the list", "the list"), find_marks("to be", "to be")
+    >>> find_marks("the end of the list", "the list"), find_marks("to be", "to be?")
     (((15, 19),), ((0, 2), (3, 5)))
     >>> find_marks("Sort a list, sorted.", "LIST sort"), find_marks("排序算法，序", "排序算")
     (((0, 4), (7, 11), (13, 19)), ((0, 3),))
     """
-    query_words = {query[start:end].casefold() for start, end in word_spans(query)}
+    query_words = {word.casefold() for word in split_search_words(query)}
     unmarked_words = FUNCTION_WORDS if query_words - FUNCTION_WORDS else frozenset()
 
     marks: list[tuple[int, int]] = []
