@@ -121,7 +121,8 @@ def compute_overrides(
         held_out: Hashes of the queries of the evaluation splits. They are never known queries.
 
     Returns:
-        All evidence about these documents, by document id.
+        All evidence about these documents, by document id, in the order of `query_row`. So equal
+        evidence gives an equal result, which also equals the result of `load_overrides`.
     """
     if not later:
         return {}
@@ -137,7 +138,7 @@ def compute_overrides(
         for document_id in changed:
             evidence = drop_held_out(indexed_queries.get(document_id, ()), excluded)
             evidence.extend(feedback.get(document_id, ()))
-            overrides[document_id] = evidence
+            overrides[document_id] = sorted(evidence, key=query_row)
     return overrides
 
 

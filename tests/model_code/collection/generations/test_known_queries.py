@@ -130,6 +130,13 @@ def test_generations_share_overrides_until_they_change(builder: GenerationBuilde
     assert found(builder.searcher, "long") == []
 
 
+def test_unchanged_known_queries_make_no_generation(builder: GenerationBuilder) -> None:
+    learn(builder, thumbs("rm", "make room"), thumbs("rm", "clear it"))
+    generation = builder.update_known_queries(up_to(0))
+
+    assert builder.update_known_queries(up_to(0)).number == generation.number
+
+
 def test_overrides_follow_an_updated_document(builder: GenerationBuilder) -> None:
     learn(builder, thumbs("zip", "shrink it"))
     builder.apply([page("zip", "Pack.", "compress a directory")], up_to(1), {})
