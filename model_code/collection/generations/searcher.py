@@ -317,7 +317,8 @@ class Searcher:
 
         Args:
             vector: Vector (H,) of the encoder, of any norm above 0.
-            options: Options of the search. `syntax`, `typos` and `prefix` have no effect.
+            options: Options of the search. `syntax`, `typos`, `prefix`, `floor` and `rerank` have
+                no effect.
 
         Raises:
             SettingsError: If the vector has another dimension, is not finite, or is 0.
@@ -330,8 +331,10 @@ class Searcher:
                 "vectors; search with a text, or with another retriever"
             )
         query = dense.normalize_query(vector)
+        # A vector has no text that a reranker could read.
+        without_text = replace(options, floor=False, rerank=False)
         with verify_checksums_on_error(self.generation):
-            return self._search_encoded(dense, query, "", replace(options, floor=False))
+            return self._search_encoded(dense, query, "", without_text)
 
     def _search_encoded(
         self,
@@ -353,17 +356,18 @@ class Searcher:
         self._require_usable_fields(options)
         allowed = self.matching_documents(options.filters)
         matching = self.document_count if allowed is None else len(allowed)
-        depth = options.depth
+        depth = self._depth(options)
+        searched_depth = depth
         if excluded is not None:
             # The excluded document may be in the ranking. So one more document is ranked, to fill
             # the page.
-            depth += 1
+            searched_depth += 1
         ranking: Ranking = []
         if matching > 0:
-            (ranking,) = retriever.search_and_rerank(query, depth, allowed)
+            (ranking,) = retriever.search_and_rerank(query, searched_depth, allowed)
         if excluded is not None:
             others = [entry for entry in ranking if entry[0] != excluded]
-            ranking = others[: options.depth]
+            ranking = others[:depth]
             meets_filters = allowed is None or excluded in allowed
             if meets_filters:
                 matching -= 1
@@ -633,14 +637,11 @@ class Searcher:
             retriever: Retriever that encoded the query and ranked the documents.
             text: Text of the query. Empty if the query is a vector.
             query: The encoded query.
-            ranking: The `options.depth` best documents.
+            ranking: The best documents, as many as `_depth` asks for.
             matching: Number of documents that meet the filters.
             options: Options of the search.
         """
-        # A vector has no text that a reranker could read.
-        reranker = None
-        if options.rerank and text:
-            reranker = self.reranker
+        reranker = self.reranker if options.rerank else None
         rerank_ms = None
         contributions: dict[str, list[TokenMatch]] = {}
         if reranker is not None:

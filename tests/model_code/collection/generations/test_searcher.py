@@ -250,6 +250,32 @@ def test_best_documents_are_reranked(searcher: Searcher, monkeypatch: pytest.Mon
     assert searcher.search("read a list", 1)[0].score < 0
 
 
+def test_pages_of_similar_documents_share_a_reranking(
+    searcher: Searcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(searcher, "reranker", ShortestFirst())
+    whole = searcher.search_like("str.split", QueryOptions(k=3))
+
+    first = searcher.search_like("str.split", QueryOptions(k=2))
+    second = searcher.search_like("str.split", QueryOptions(k=2, offset=2))
+
+    assert [*ids(first), *ids(second)] == ids(whole)
+    assert first.total == 3
+
+
+def test_reranker_leaves_searches_by_vector_alone(
+    searcher: Searcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vector = searcher.base.dense.encode_queries(["read a list"])[0].tolist()
+    plain = searcher.search_vector(vector, QueryOptions(k=2))
+    monkeypatch.setattr(searcher, "reranker", ShortestFirst())
+
+    result = searcher.search_vector(vector, QueryOptions(k=2))
+
+    assert result.hits == plain.hits
+    assert result.total == plain.total == len(DOCUMENTS)
+
+
 def test_lowest_score_is_compared_after_reranking(
     searcher: Searcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
