@@ -6,6 +6,7 @@ are imported inside functions.
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -177,30 +178,60 @@ class _Duplicates:
     """Filters out new documents that have the same text or title as another document.
 
     The setting `corpus.merge_duplicates` decides whether texts, titles or nothing is compared.
+    Documents are compared as they are after all recorded changes and after the added rows. So no
+    document is left out because of a text that another document loses.
 
     Args:
         index: The live index. Its documents are read for the first row that is compared.
+        batches: All rows that are added.
         merged: Receives an entry for each document that is left out: the id of the document with
             the same text or title, by the id of the document that is left out.
     """
 
-    def __init__(self, index: LiveIndex, merged: dict[str, str]) -> None:
+    def __init__(
+        self, index: LiveIndex, batches: Iterable[CleanRows], merged: dict[str, str]
+    ) -> None:
         self._index = index
         self._compared_part = index.settings.merge_duplicates
         self._merged = merged
+        # If several rows have one id, the last one counts.
+        self._added: dict[str, Document] = {}
+        for rows in batches:
+            for document in rows.documents:
+                self._added[document.document_id] = document
 
     @cached_property
-    def _known_ids(self) -> Collection[str]:
-        """Ids of all documents after all recorded changes."""
-        return self._index.content_hashes().keys()
+    def _known_hashes(self) -> Mapping[str, str]:
+        """Content hash of each document after all recorded changes, by document id."""
+        return self._index.content_hashes()
 
     @cached_property
     def _kept_ids(self) -> dict[str, str]:
         """Id of the first document with each text or title, by the key of the text or title."""
         kept_ids: dict[str, str] = {}
-        rows = live_rows(self._index.generation, "document_id", self._compared_part)
-        for document_id, value in rows:
-            kept_ids.setdefault(text_key(value), document_id)
+        now = datetime.now(UTC)
+        # Documents whose contents are neither in the generation nor among the added rows.
+        waiting_ids = set(self._known_hashes) - self._added.keys()
+        columns = ("document_id", "content_hash", "fields", self._compared_part)
+        for document_id, content_hash, fields, value in live_rows(self._index.generation, *columns):
+            # A document with another hash has a recorded change that is not searchable yet.
+            is_current = self._known_hashes.get(document_id) == content_hash
+            if not is_current or document_id in self._added:
+                continue
+            waiting_ids.discard(document_id)
+            if not _is_expired(json.loads(fields), now):
+                kept_ids.setdefault(text_key(value), document_id)
+
+        others = list(self._index.present_documents(waiting_ids).values())
+        others.extend(
+            document
+            for document_id, document in self._added.items()
+            if document_id in self._known_hashes
+        )
+        for document in others:
+            if not _is_expired(document.fields, now):
+                key = text_key(getattr(document, self._compared_part))
+                kept_ids.setdefault(key, document.document_id)
         return kept_ids
 
     def leave_out(self, rows: CleanRows) -> CleanRows:
@@ -217,7 +248,7 @@ class _Duplicates:
             # The compared part of a document is its title or its text. An empty part has an empty
             # key, and equals no other part.
             key = text_key(getattr(document, self._compared_part))
-            is_new = document_id not in self._known_ids
+            is_new = document_id not in self._known_hashes
             kept_id = document_id
             if key and is_new:
                 # The id of the first document with this key, which can be this document.
@@ -256,13 +287,13 @@ def add_files(
         named_files.extend(_name_files(index, file, report))
     _require_different_ids(named_files)
 
-    duplicates = _Duplicates(index, report.merged)
+    rows_of_files = [_read_rows(index, file, suffix, only_known) for file in named_files]
+    duplicates = _Duplicates(index, rows_of_files, report.merged)
     batches: list[tuple[str, CleanRows]] = []
     documents: list[Document] = []
     refusals: list[ReadingNote] = []
-    for named_file in named_files:
-        rows = _read_rows(index, named_file, suffix, only_known)
-        rows = duplicates.leave_out(rows)
+    for named_file, rows_of_file in zip(named_files, rows_of_files, strict=True):
+        rows = duplicates.leave_out(rows_of_file)
         batches.append((named_file.name, rows))
         documents.extend(rows.documents)
         report.notes.extend(rows.notes)
@@ -298,10 +329,15 @@ def _expired_ids(documents: Iterable[Document]) -> set[str]:
     now = datetime.now(UTC)
     expired: set[str] = set()
     for document in documents:
-        expires = document.fields.get(EXPIRES)
-        if expires is not None and has_expired(expires, now):
+        if _is_expired(document.fields, now):
             expired.add(document.document_id)
     return expired
+
+
+def _is_expired(fields: Mapping[str, Any], now: datetime) -> bool:
+    """Return whether the field `expires` of a document is a past date."""
+    expires = fields.get(EXPIRES)
+    return expires is not None and has_expired(expires, now)
 
 
 def delete_documents(

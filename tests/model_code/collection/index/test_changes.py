@@ -138,6 +138,60 @@ def test_expired_document_is_not_counted_as_added(run, tmp_path):
     assert "1 expired" in run("add", path, "--dry-run")[1]
 
 
+COPIES = "{corpus: {merge_duplicates: text}, retrievers: {hce: {}}}\n"
+
+
+def add_rows(project, *rows, dry_run=False):
+    """Add rows to a project that merges copies, and return the report."""
+    (project.root / "params.yaml").write_text(COPIES)
+    path = project.root / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return commands.add_files(collection_of(project), [path], dry_run=dry_run)
+
+
+def row(document_id, text, **fields):
+    return {"_id": document_id, "title": document_id, "text": text, **fields}
+
+
+def test_copy_of_a_document_is_merged(project):
+    report = add_rows(project, row("sort", BASE["numpy.sort"]))
+
+    assert report.merged == {"sort": "numpy.sort"}
+
+
+def test_copy_of_a_waiting_document_is_merged(project):
+    collection_of(project).receive([row("a", "Read a file.")], "test")
+
+    assert add_rows(project, row("b", "Read a file.")).merged == {"b": "a"}
+
+
+def test_copy_outlives_a_removal_that_waits(project):
+    collection_of(project).remove(["numpy.sort"], "test")
+
+    report = add_rows(project, row("sort", BASE["numpy.sort"]))
+
+    assert report.added == ["sort"]
+    assert set(texts(project, ["numpy.sort", "sort"])) == {"sort"}
+
+
+def test_copy_of_a_text_that_changes_is_kept(project):
+    report = add_rows(
+        project, row("sort", BASE["numpy.sort"]), row("numpy.sort", "Sort rows of a table.")
+    )
+
+    assert report.merged == {}
+    assert texts(project, ["sort"]) == {"sort": BASE["numpy.sort"]}
+
+
+def test_copy_of_an_expired_document_is_kept(project):
+    add_rows(project, row("old", "The ferry is open.", expires="2020-01-01"))
+
+    new = row("new", "The ferry is open.", expires="2999-01-01")
+    report = add_rows(project, new, dry_run=True)
+
+    assert report.added == ["new"]
+
+
 def test_rejected_row_is_counted_once(run, project, more):
     run("add", more)
     run("add", more)
