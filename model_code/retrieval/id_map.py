@@ -20,7 +20,7 @@ import numpy as np
 
 from model_code.errors import FreshetError
 from model_code.files import read_json
-from model_code.retrieval.packed_ids import NOT_FOUND, DescendingIds, RowIds, SortedIds
+from model_code.retrieval.packed_ids import NOT_FOUND, RowIds, SortedIds
 from model_code.retrieval.protocol import Ranking
 from model_code.retrieval.top_k import select_best_rows, top_k, top_k_positive
 
@@ -244,8 +244,7 @@ class IdMap:
         has_repeated_documents = self.documents < len(self)
         if rows is not None:
             positions = positions[rows]
-        documents = DescendingIds(self.ids)
-        return top_k_positive(scores, documents, k, positions, has_repeated_documents)
+        return top_k_positive(scores, self.ids, k, positions, has_repeated_documents)
 
     def __contains__(self, document_id: object) -> bool:
         """Whether any row belongs to the document."""

@@ -67,11 +67,27 @@ class SortedIds(Sequence[str]):
     def __getitem__(self, position: int | slice) -> str | list[str]:
         """Return the id at a position, or a list of the ids in a slice."""
         if isinstance(position, slice):
-            return [self[i] for i in range(*position.indices(len(self)))]
+            return self.at(range(*position.indices(len(self))))
         if position < 0:
             position += len(self)
         start = self._starts[position]
         return self._text[start : self._starts[position + 1]].decode(*_ENCODING)
+
+    def at(self, positions: Iterable[int]) -> list[str]:
+        """Return the ids at several positions, none of them negative.
+
+        A search returns a hundred ids. One call for all takes less than half the time of a call per
+        id.
+
+        >>> SortedIds(["b", "c", "a"]).at([2, 0])
+        ['c', 'a']
+        """
+        text = self._text
+        starts = self._starts
+        return [
+            text[starts[position] : starts[position + 1]].decode(*_ENCODING)
+            for position in positions
+        ]
 
     def __iter__(self) -> Iterator[str]:
         """Yield the ids, ascending."""
@@ -163,25 +179,6 @@ class SortedIds(Sequence[str]):
         return array("q", hashes[order].tobytes()), array("i", order.astype(np.int32).tobytes())
 
 
-class DescendingIds(Sequence[str]):
-    """Ids in descending order.
-
-    >>> DescendingIds(SortedIds(["a", "b", "c"]))[0]
-    'c'
-    """
-
-    def __init__(self, ids: SortedIds) -> None:
-        self._ids = ids
-
-    def __len__(self) -> int:
-        """Number of ids."""
-        return len(self._ids)
-
-    def __getitem__(self, position: Any) -> Any:
-        """Return the id at a position, from 0."""
-        return self._ids[len(self._ids) - 1 - position]
-
-
 class RowIds(Sequence[str]):
     """The document id of each row, which equals any sequence of the same ids.
 
@@ -210,7 +207,7 @@ class RowIds(Sequence[str]):
     def __getitem__(self, row: Any) -> Any:
         """Return the document of a row, or a list of the documents of a slice of rows."""
         if isinstance(row, slice):
-            return [self._ids[position] for position in self._positions[row].tolist()]
+            return self._ids.at(self._positions[row].tolist())
         return self._ids[self._view[row]]
 
     def __iter__(self) -> Iterator[str]:

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from model_code.errors import SettingsError
+from model_code.retrieval.packed_ids import SortedIds
 from model_code.retrieval.protocol import Ranking
 
 EXTRA_DOCUMENTS = 16
@@ -93,7 +94,7 @@ def top_k(
 
 def top_k_positive(
     scores: np.ndarray,
-    document_ids: Sequence[str],
+    document_ids: SortedIds,
     k: int,
     document_numbers: np.ndarray,
     has_repeated_documents: bool,
@@ -102,13 +103,15 @@ def top_k_positive(
 
     Each passage gets a key of 64 bits: the bits of its score, then the number of its document. The
     bits of non-negative float32 numbers, read as integers, have the order of the numbers. So one
-    sort of the keys orders passages by score and id.
+    sort of the keys orders passages by score and id. Documents are numbered from the last id to the
+    first, because the largest keys are the best.
 
     Args:
         scores: Score of each passage, shape (n,), float32, none negative.
-        document_ids: Different ids in descending order.
+        document_ids: Ids of all documents.
         k: Number of documents.
-        document_numbers: Position of each passage's document in `document_ids`, shape (n,), uint64.
+        document_numbers: Number of each passage's document, counted from the last id, shape (n,),
+            uint32.
         has_repeated_documents: Whether documents have several passages.
 
     Raises:
@@ -131,8 +134,9 @@ def top_k_positive(
 
     best = keys[:k]
     best_scores = (best >> _SCORE_SHIFT).astype(np.uint32).view(np.float32).tolist()
-    best_documents = map(document_ids.__getitem__, (best & _NUMBER_MASK).tolist())
-    return list(zip(best_documents, best_scores, strict=True))
+    best_numbers = (best & _NUMBER_MASK).astype(np.int64)
+    positions = len(document_ids) - 1 - best_numbers
+    return list(zip(document_ids.at(positions.tolist()), best_scores, strict=True))
 
 
 def _best_keys(scores: np.ndarray, document_numbers: np.ndarray, count: int) -> np.ndarray:

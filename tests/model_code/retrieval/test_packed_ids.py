@@ -30,6 +30,8 @@ def test_ids_are_found_like_in_a_sorted_list(ids: list[str], others: list[str]) 
     packed = SortedIds(ids)
 
     assert list(packed) == expected == packed[:]
+    backwards = range(len(expected) - 1, -1, -1)
+    assert packed.at(backwards) == expected[::-1]
     wanted = [*ids, *others]
     positions = [expected.index(each) if each in expected else NOT_FOUND for each in wanted]
     assert packed.find(wanted).tolist() == positions
