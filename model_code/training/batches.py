@@ -6,9 +6,10 @@ the same batches.
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import warnings
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -98,32 +99,45 @@ class PairStream:
 def distinct_batches(order: np.ndarray, documents: np.ndarray, size: int) -> list[np.ndarray]:
     """Divide pairs into batches of `size` pairs of different documents, in the given order.
 
-    A pair is deferred to the next batch if its document is already in the batch. Fewer than `size`
-    pairs at the end are left out.
+    A pair waits for the next batch if its document is already in the batch. If the waiting pairs
+    have fewer than `size` different documents, documents repeat in turn. Fewer than `size` pairs at
+    the end are left out.
 
     >>> batches = distinct_batches(np.array([0, 1, 2, 3]), np.array([5, 5, 6, 7]), size=2)
     >>> [batch.tolist() for batch in batches]
     [[0, 2], [1, 3]]
     """
-    waiting = deque(order.tolist())
-    batches = []
-    while len(waiting) >= size:
-        batch: list[int] = []
-        deferred: list[int] = []
-        seen: set[int] = set()
-        while waiting and len(batch) < size:
-            pair = waiting.popleft()
-            if documents[pair] in seen:
-                deferred.append(pair)
-            else:
-                batch.append(pair)
-                seen.add(documents[pair])
+    # The places in `order` of each document's waiting pairs. The last one is the next.
+    waiting: defaultdict[int, list[int]] = defaultdict(list)
+    for place, document in reversed(list(enumerate(documents[order].tolist()))):
+        waiting[document].append(place)
+    # The next place of each document that may enter the batch, and the document.
+    candidates = [(places.pop(), document) for document, places in waiting.items()]
+    heapq.heapify(candidates)
 
-        # If the remaining pairs have too few different documents, deferred pairs fill the batch.
-        missing = size - len(batch)
-        batches.append(np.array(batch + deferred[:missing]))
-        waiting.extendleft(reversed(deferred[missing:]))
+    batches = []
+    for _ in range(len(order) // size):
+        batch: list[int] = []
+        entered: list[int] = []
+        while len(batch) < size:
+            if not candidates:
+                _add_next(candidates, entered, waiting)
+                entered = []
+            place, document = heapq.heappop(candidates)
+            batch.append(place)
+            entered.append(document)
+        _add_next(candidates, entered, waiting)
+        batches.append(order[batch])
     return batches
+
+
+def _add_next(
+    candidates: list[tuple[int, int]], documents: list[int], waiting: dict[int, list[int]]
+) -> None:
+    """Add the next waiting pair of each document to the heap of candidates; see its caller."""
+    for document in documents:
+        if waiting[document]:
+            heapq.heappush(candidates, (waiting[document].pop(), document))
 
 
 def pair_by_leaf(order: np.ndarray, leaves: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
+from time import process_time
 
 import numpy as np
 import pytest
@@ -180,6 +181,19 @@ def test_repeated_documents_fill_the_last_batches():
     batches = distinct_batches(np.arange(6), documents, size=3)
 
     assert sorted(np.concatenate(batches).tolist()) == list(range(6))
+
+
+def test_document_with_most_pairs_does_not_slow_batches_down():
+    documents = np.arange(40_000)
+    documents[:20_000] = 0
+    order = np.random.default_rng(0).permutation(40_000)
+
+    def measure_seconds(of_pair: np.ndarray) -> float:
+        start = process_time()
+        distinct_batches(order, of_pair, size=8)
+        return process_time() - start
+
+    assert measure_seconds(documents) < 10 * measure_seconds(np.arange(40_000))
 
 
 def test_pairing_by_leaf_loses_nothing():
