@@ -92,6 +92,11 @@ class NegativeSampler(ABC):
         """Replace the hierarchy from which siblings are drawn."""
         self.hierarchy = hierarchy
 
+    def prepare(self) -> None:
+        """Draw once, which computes what all draws share, such as the BM25 index."""
+        nothing_relevant = np.empty(0, dtype=np.int64)
+        self.draw(np.zeros(1, dtype=np.int64), [nothing_relevant], np.random.default_rng(0))
+
     def _contains_answer(self, pair: int) -> ContainsAnswer | None:
         """Return a function that tells whether a passage contains an answer of a pair's query.
 

@@ -260,6 +260,8 @@ class Trainer(TrainingLoop):
         self.collate = self._make_collator(hierarchy, batch_tokens)
         self.next_batch = self.collate
         if self.settings.workers:
+            # The workers are forked. Without this call, each of them would build a BM25 index.
+            self.negatives.prepare()
             self.next_batch = PrefetchedBatches(
                 self.collate,
                 self.schedule,

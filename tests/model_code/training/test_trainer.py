@@ -7,8 +7,9 @@ encoder's moments, while the centroids start again.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from model_code.losses.contrastive import (
     contrastive_losses,
 )
 from model_code.losses.hierarchy import level_losses
+from model_code.retrieval.bm25_index import Bm25Index
 from model_code.training.batches import BatchSchedule, Collator, TrainingBatch
 from model_code.training.data import TrainingData
 from model_code.training.loop import latest_checkpoint
@@ -365,6 +367,23 @@ def test_workers_do_not_change_the_training(tmp_path: Path):
 
     assert helped.state.reclustered_at == alone.state.reclustered_at
     assert torch.equal(encoder_weights(helped), encoder_weights(alone))
+
+
+def test_workers_share_one_bm25_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    log = tmp_path / "builds"
+    build = Bm25Index.build
+
+    def build_and_log(*arguments: Any) -> Bm25Index:
+        with log.open("a") as stream:
+            stream.write(f"{os.getpid()}\n")
+        return build(*arguments)
+
+    monkeypatch.setattr(Bm25Index, "build", build_and_log)
+    trainer = make_trainer(tmp_path, negatives="bm25", workers=2, steps=2)
+
+    trainer.fit()
+
+    assert log.read_text() == f"{os.getpid()}\n"
 
 
 def test_finished_run_resumes_to_the_same_result(tmp_path: Path):
