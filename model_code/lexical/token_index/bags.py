@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -92,7 +93,7 @@ class Bags:
 class TokenBags:
     """Finds the tokens of texts with a fast tokenizer of transformers.
 
-    Special and unknown tokens are left out.
+    Special and unknown tokens are left out. Threads may share an instance.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -108,6 +109,7 @@ class TokenBags:
         # A copy is needed, because other code sets truncation and padding of the original.
         self._backend = Tokenizer.from_str(rules)
         self._words: WordCache | None = None
+        self._words_lock = threading.Lock()
         parsed_rules = json.loads(rules)
         if WordCache.fits(parsed_rules):
             self._words = WordCache(self._backend, parsed_rules)
@@ -128,7 +130,9 @@ class TokenBags:
     def _bags(self, texts: Sequence[str]) -> Bags:
         """Return the tokens of some texts, which are tokenized together, without special ones."""
         if self._words is not None:
-            tokens, lengths = self._words.tokens(texts)
+            # The words of another thread would get in between the numbers and tokens of new words.
+            with self._words_lock:
+                tokens, lengths = self._words.tokens(texts)
         else:
             tokens, lengths = self._tokenize(texts)
 

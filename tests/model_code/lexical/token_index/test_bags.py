@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import unicodedata
 from functools import cache
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -126,3 +127,30 @@ def test_truncation_of_the_tokenizer_is_kept() -> None:
 
 def test_word_too_long_for_wordpiece() -> None:
     check(make_tokenizer(["a" * 100, "b" * 101]), ["a" * 100, "b" * 101, "A" * 100 + " b"])
+
+
+class SlowTokenizer:
+    """A tokenizer during whose first call another thread asks the same cache for tokens."""
+
+    def __init__(self, bags: TokenBags, other_texts: list[str]) -> None:
+        self.backend = bags._backend
+        self.threads = [Thread(target=bags, args=(other_texts,))]
+
+    def encode_batch_fast(self, texts: list[str], **options: Any) -> Any:
+        while self.threads:
+            thread = self.threads.pop()
+            thread.start()
+            # The other thread has to wait, so this wait ends by its limit.
+            thread.join(timeout=0.2)
+        return self.backend.encode_batch_fast(texts, **options)
+
+
+def test_threads_share_the_cache():
+    tokenizer = make_tokenizer(VOCABULARY)
+    bags = TokenBags(tokenizer)
+    bags._words._backend = SlowTokenizer(bags, ["lazy résumé jumps"])
+
+    bags(["naïve café"])
+
+    after = bags(["naïve café lazy résumé jumps over a dog"])
+    assert after.tokens.tolist() == expected(tokenizer, "naïve café lazy résumé jumps over a dog")
