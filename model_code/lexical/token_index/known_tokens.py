@@ -74,9 +74,13 @@ class KnownTokens:
         queries = select_queries(chain.from_iterable(known.values()), self.words.limits)
         query_bags = find_tokens([query.text for query in queries])
         bags_by_document: dict[str, list[np.ndarray]] = {}
-        for number, query in enumerate(queries):
-            bag = query_bags.slice(number, number + 1).tokens
+        # End of each query's tokens among those of all queries.
+        ends = np.cumsum(query_bags.lengths).tolist()
+        start = 0
+        for query, end in zip(queries, ends, strict=True):
+            bag = query_bags.tokens[start:end]
             bags_by_document.setdefault(query.document_id, []).append(bag)
+            start = end
 
         # The rows are the passages of the changed documents. Other passages keep their tokens.
         changed_rows = ids.rows_of(changed_ids)
