@@ -23,6 +23,8 @@ from model_code.project import parse_yaml_mapping
 from orchestration.cli.app import app
 from orchestration.parameters import get_by_path, settings_reference
 from orchestration.pipeline.new_project import PARAMS_TEMPLATE
+from orchestration.pipeline.stages import TABLE
+from orchestration.service.routes import router
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
@@ -88,6 +90,27 @@ def shown_commands(text: str) -> list[str]:
     inline = re.findall(r"`freshet ([a-z][^`\n]*)`", text)
     blocks = re.findall(r"^(?: {4}|\$ )freshet ([a-z].*)$", text, flags=re.MULTILINE)
     return [re.split(r"\s(?:\||&&|>|;)\s", line)[0] for line in (*inline, *blocks)]
+
+
+def test_table_of_requests_names_every_route():
+    page = (ROOT / "docs" / "freshness.md").read_text()
+
+    for route in router.routes:
+        path = route.path.replace("{document_id:path}", "ID")
+        for method in route.methods:
+            assert re.search(rf"`{method} {re.escape(path)}[`?]", page), f"{method} {path}"
+
+
+def test_table_of_stages_names_the_settings_that_each_stage_reads():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+
+    for stage in TABLE:
+        # For the baselines, the page sums up the keys of `known_queries`.
+        if stage.name != "baselines":
+            name = {"retrievers": "R", "fusions": "F"}.get(stage.expand_by, "")
+            groups = ", ".join(stage.for_retriever(name).groups)
+            address = f"{stage.name}@{name}" if name else stage.name
+            assert re.search(rf"^\| `{address}` \|[^|]*\| {groups} \|", page, re.MULTILINE), address
 
 
 def test_the_site_builds_and_names_no_foreign_address(tmp_path):
