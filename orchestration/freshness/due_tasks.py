@@ -24,9 +24,9 @@ def request_due_tasks(project: Project) -> list[Task]:
     """Request the tasks that are due for the project, and return the open tasks that may run now.
 
     An addition, which makes recorded changes searchable, is requested if changes are waiting. A
-    drift check is requested only if nothing else is due. Retunes, pilots and retrains are requested
-    by a drift check; this function only lists them. If another retriever is searched by default
-    now, drift checks and these tasks are not due.
+    drift check is requested only if nothing else is due for the default retriever. Retunes, pilots
+    and retrains are requested by a drift check; this function only lists them. If another retriever
+    is searched by default now, drift checks and these tasks are not due.
 
     Calling this again returns the same tasks until they end.
 
@@ -45,9 +45,10 @@ def request_due_tasks(project: Project) -> list[Task]:
         tasks.extend(ledger.tasks.open(default, TaskKind.RETUNE))
         tasks.extend(ledger.tasks.open(default, TaskKind.PILOT))
         tasks.extend(ledger.tasks.open(default, TaskKind.RETRAIN))
-        if tasks:
-            return tasks
-        return _request_drift_check(project, ledger, default)
+        # An addition to another retriever, which may fail again and again, delays no drift check.
+        if not any(task.retriever == default for task in tasks):
+            tasks.extend(_request_drift_check(project, ledger, default))
+        return tasks
 
 
 def _request_addition(project: Project, ledger: Ledger) -> list[Task]:

@@ -199,6 +199,20 @@ def test_drift_check_of_another_retriever_is_closed(project):
     assert task_table(project).open("hce") == []
 
 
+def test_drift_check_does_not_wait_for_another_retriever(project):
+    """A retriever that cannot apply a change stays behind until the next change."""
+    check = request_drift_check(project)
+    open_build(project, BASE, retriever="other")
+
+    tasks = request_due_tasks(project)
+
+    assert [(task.kind, task.retriever) for task in tasks] == [
+        (TaskKind.ADD, "other"),
+        (TaskKind.DRIFT_CHECK, "hce"),
+    ]
+    assert tasks[-1] == check
+
+
 def test_failure_is_recorded_once(project):
     task = request(project, TaskKind.RETRAIN)
     record_run_end(project, "", "run-2", "another job", canceled=False)
