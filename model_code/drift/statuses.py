@@ -20,4 +20,4 @@ class Status(Enum):
         "not every constraint is met: "
         "the settings weigh them against each other and against the encoding"
     )
-    NOT_REFINED = "searched by the vectors of its passages, of which there are several"
+    NOT_REFINED = "searched by its encodings: it has several passages or no known queries"

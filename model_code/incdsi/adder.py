@@ -46,14 +46,17 @@ class NewDocument:
     Attributes:
         id: Id of the document.
         queries: Vectors (m, H) of the texts that should find the document, at least one: its known
-            queries, its title, its first sentence and pieces of its text.
+            queries, or parts of its text if it has none.
         encoding: Encoding (H,) of the document, to which its vector is pulled. None pulls it to 0,
             as in the paper.
+        keeps_encoding: Whether the encoding is the document's vector, so that nothing is solved.
+            The queries then only protect the document from later ones.
     """
 
     id: str
     queries: np.ndarray
     encoding: np.ndarray | None = None
+    keeps_encoding: bool = False
 
     @property
     def prior(self) -> np.ndarray:
@@ -163,6 +166,18 @@ class IncDsiAdder:
         for start in range(0, len(documents), chunk_size):
             added.extend(self._add_chunk(documents[start : start + chunk_size]))
         return added
+
+    def append_encodings(self, documents: Sequence[NewDocument]) -> None:
+        """Add documents in order, with their encodings as vectors.
+
+        Raises:
+            FreshetError: If the collection has a document with one of the ids, or an id occurs
+                twice.
+            SettingsError: If a vector holds a number that is not finite.
+        """
+        self._check_new(documents)
+        for document in documents:
+            self.state.append(document.id, document.prior, mean_query(document.queries))
 
     def delete(self, ids: Iterable[str]) -> None:
         """Delete documents.

@@ -48,6 +48,8 @@ class IncDsiGenerationBuilder(GenerationBuilder):
     Therefore each change is solved, also a change that a later one of the same call undoes; see
     `replay`. A document that is changed and changed back counts as updated.
 
+    Documents without known queries keep their encodings.
+
     The solved vectors are stored in the segments, with the mean query vector of each document.
     Every document becomes searchable, also if no vector meets all constraints.
     `refinement_statuses` tells which documents meet them: the constraints keep new documents from
@@ -70,7 +72,7 @@ class IncDsiGenerationBuilder(GenerationBuilder):
         self.settings = settings
         self.folder = folder
         self._changes: list[Change] = []
-        # Records of the documents that IncDSI solved in the segment that is being written.
+        # Records of the documents in the segment that is being written.
         self._refined = RefinedDocuments()
         # The adder of the last call, with the number of the generation that its state equals. It is
         # used again if this generation is still current, because loading a state takes long.
@@ -111,7 +113,7 @@ class IncDsiGenerationBuilder(GenerationBuilder):
     def _refine_vectors(
         self, ids: Sequence[str], vectors: np.ndarray, queries: Sequence[np.ndarray]
     ) -> np.ndarray:
-        """Replace the encodings of new documents by IncDSI's vectors.
+        """Replace the encodings of new documents with known queries by IncDSI's vectors.
 
         Documents with several rows keep their encodings, because IncDSI solves one vector per
         document.
@@ -132,10 +134,13 @@ class IncDsiGenerationBuilder(GenerationBuilder):
         added = replay(adder, self._changes, documents)
 
         statuses = dict.fromkeys(ids, Status.NOT_REFINED.name)
-        representatives: dict[str, np.ndarray] = {}
-        state = adder.state
         for document_id, addition in added.items():
             statuses[document_id] = addition.status.name
+        # Documents are recorded in the order of their last changes, as they follow in the state.
+        positions = {change.document_id: number for number, change in enumerate(self._changes)}
+        representatives: dict[str, np.ndarray] = {}
+        state = adder.state
+        for document_id in sorted(lasting, key=positions.__getitem__):
             representatives[document_id] = state.queries.view[state.row(document_id)].copy()
         self._refined = RefinedDocuments(statuses, representatives)
         self._new_adder = adder
@@ -182,7 +187,7 @@ def replay(
 
     The vector of a document depends on the documents that exist when it is added. So no change may
     be skipped, even if a later change of the same call undoes it. The grouping of changes into
-    generations therefore affects no vector. Consecutive additions are solved as one batch.
+    generations therefore affects no vector. Consecutive documents to solve are one batch.
 
     Args:
         adder: Adder with the state before the changes.
@@ -191,21 +196,30 @@ def replay(
             Documents with several vectors are left out, because the state does not hold them.
 
     Returns:
-        The added documents that still exist after all changes, by id, in the order of their last
+        The solved documents that still exist after all changes, by id, in the order of their last
         put.
     """
     additions: dict[str, Added] = {}
     steps = state_steps(changes, documents, adder.state)
-    for are_additions, run in groupby(steps, key=lambda step: isinstance(step, NewDocument)):
-        consecutive_steps = list(run)
-        if are_additions:
+    for kind, run in groupby(steps, key=_kind_of_step):
+        consecutive_steps: list[Any] = list(run)
+        if kind == "solve":
             for addition in adder.add_batch(consecutive_steps):
                 additions[addition.id] = addition
+        elif kind == "keep encoding":
+            adder.append_encodings(consecutive_steps)
         else:
             adder.delete(consecutive_steps)
             for document_id in consecutive_steps:
                 additions.pop(document_id, None)
     return additions
+
+
+def _kind_of_step(step: NewDocument | str) -> str:
+    """Return how a step changes the state: "solve", "keep encoding" or "delete"."""
+    if isinstance(step, str):
+        return "delete"
+    return "keep encoding" if step.keeps_encoding else "solve"
 
 
 def state_steps(

@@ -50,7 +50,8 @@ class LearnedAdditionSettings(IncDsiSettings):
         4,
         ge=0,
         description="Number of parts of a document's text, in addition to title and first "
-        "sentence, that should find it.",
+        "sentence, that stand for its queries if it has none. Later documents stay below it for "
+        "them.",
     )
 
 

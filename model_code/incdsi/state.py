@@ -1,7 +1,7 @@
 """The data that IncDSI works on: a vector and a representative query for each document.
 
-The representative query of a document is the mean of the vectors of texts that should find it, such
-as its title and its known queries.
+The representative query of a document is the mean of the vectors of texts that should find it.
+These are its known queries, or parts of its text if it has none.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Compute and cache the data that IncDSI starts from.
 
 IncDSI needs two vectors for each document of the collection: its row of V, which is searched, and
-its row of Z. The row of Z is called the representative query. It is the mean of the vectors of
-several texts that should find the document, such as its title.
+its row of Z. The row of Z is called the representative query. It is the mean of the vectors of the
+document's known queries. If a document has none, it is the mean of several parts of its text.
 
 Z has three sources:
 
-- Refined documents, whose vectors IncDSI solved, have it in their segment (`RefinedDocuments`).
+- Documents that IncDSI added have it in their segment (`RefinedDocuments`).
 - Documents of a DSI build, whose vectors were learned, have it from training.
 - For all other documents, it is encoded from their texts once and cached, in one folder for each
   segment. The cache may be deleted.
@@ -61,7 +61,7 @@ Encoded = tuple[np.ndarray, np.ndarray]
 
 
 def constraint_texts(title: str, text: str, spans: int) -> list[str]:
-    """Return texts of a document that should find it, like queries.
+    """Return texts of a document that stand for its queries, if it has no known queries.
 
     These are its title, its first sentence, and up to `spans` pieces of `SPAN` words. The pieces
     are evenly spread over the rest of the text. No returned text is empty or occurs twice. The
@@ -198,7 +198,7 @@ def _encode_representatives(
 def query_vectors(
     encoder: Encoder, texts: Sequence[tuple[str, str]], spans: int
 ) -> list[np.ndarray]:
-    """Encode the texts of documents that should find them; see `constraint_texts`.
+    """Encode the texts that stand for the queries of documents; see `constraint_texts`.
 
     Args:
         encoder: Encoder of the collection.
@@ -243,6 +243,10 @@ def new_documents(
 ) -> dict[int, NewDocument]:
     """Prepare changed documents for IncDSI: encode them, and the texts that should find them.
 
+    A document with known queries is solved for these alone. If its title and parts of its text are
+    added to them, its vector is no better than its encoding (see `experiments/README.md`). So a
+    document without known queries keeps its encoding.
+
     Documents with several vectors are left out. Documents that a later change overwrites are
     included, because they affect the vectors of the documents between both changes.
 
@@ -271,12 +275,21 @@ def new_documents(
     encoded = {last_numbers[document_id]: value for document_id, value in lasting.items()}
     encoded.update(_encode_documents(searcher, overwritten))
 
-    texts = [(puts[number].title, puts[number].text) for number in encoded]
+    # Parts of the text stand for the queries of documents without known queries.
+    without_known = [number for number, (_, known) in encoded.items() if not len(known)]
+    texts = [(puts[number].title, puts[number].text) for number in without_known]
     text_vectors = query_vectors(searcher.base.dense.encoder, texts, spans)
+    stand_ins = dict(zip(without_known, text_vectors, strict=True))
+
     documents: dict[int, NewDocument] = {}
-    for (number, (encoding, known)), own in zip(encoded.items(), text_vectors, strict=True):
-        queries = np.concatenate([own, known])
-        documents[number] = NewDocument(puts[number].document_id, queries, encoding)
+    for number, (encoding, known) in encoded.items():
+        has_no_known = number in stand_ins
+        documents[number] = NewDocument(
+            puts[number].document_id,
+            queries=stand_ins.get(number, known),
+            encoding=encoding,
+            keeps_encoding=has_no_known,
+        )
     return documents
 
 

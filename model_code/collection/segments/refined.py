@@ -1,4 +1,4 @@
-"""Records of the refined documents of a segment that belongs to a DSI retriever.
+"""Records of the documents of a segment that belongs to a DSI retriever.
 
 A document is called refined if IncDSI solved its vector, so that it is not the plain encoding. See
 `solved` for the records of other retrievers.
@@ -15,19 +15,19 @@ import numpy as np
 from model_code.files import atomic_write, read_json, write_json
 
 # Files of a segment with the statuses of its documents, and with the query vector that stands for
-# each refined document.
+# each document with one vector.
 REFINED = "refined.json"
 REPRESENTATIVES = "refined.npy"
 
 
 @dataclass(frozen=True, eq=False)
 class RefinedDocuments:
-    """The refined documents of a segment, whose vectors IncDSI solved.
+    """The documents of a segment: whether IncDSI solved their vectors, and their queries.
 
     Attributes:
         statuses: Name of a `Status` for each document of the segment, by document id.
-        queries: Representative query z (H,) float32 of each refined document, by document id. It is
-            the mean of the vectors of texts that should find the document.
+        queries: Representative query z (H,) float32 of each document with one vector, by document
+            id. It is the mean of the vectors of texts that should find the document.
     """
 
     statuses: dict[str, str] = field(default_factory=dict)
