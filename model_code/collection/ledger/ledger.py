@@ -386,8 +386,9 @@ class Ledger:
     def record_feedback(self, verdict: Feedback, now: float | None = None) -> str:
         """Record an opinion about a hit, and return the opinion that counts.
 
-        Only one opinion of a person counts for a query and a document. It is the latest one, except
-        that a click does not replace a thumb.
+        Only one opinion of a person counts for a query and a document. It is the latest one, with
+        two exceptions. A click does not replace a thumb. A thumb up on a hit that known queries
+        raised adds nothing, so it does not replace an earlier thumb up, which may count.
 
         Args:
             verdict: Opinion to record.
@@ -401,6 +402,8 @@ class Ledger:
         is_thumb = sa.literal(verdict.verdict) != Opinion.CLICK
         replaces_click = feedback.c.verdict == Opinion.CLICK
         may_replace = sa.or_(is_thumb, replaces_click)
+        if verdict.raised and verdict.verdict == Opinion.UP:
+            may_replace = feedback.c.verdict != Opinion.UP
         with self._database.write() as connection:
             upsert(connection, feedback, [row], "hash", where=may_replace)
             query = sa.select(feedback.c.verdict).where(feedback.c.hash == verdict.key)

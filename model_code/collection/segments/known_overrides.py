@@ -65,7 +65,8 @@ def evidence_of_feedback(feedback: Iterable[Feedback]) -> tuple[KnownQuery, ...]
     - The latest thumb of a person counts for a document and a query. Queries that differ only in
       case or punctuation are one query.
     - A thumb up does not count if the hit was shown only because of a known query. Otherwise a
-      known query would increase its own weight.
+      known query would increase its own weight. It does not replace an earlier thumb up either,
+      which may have made the query known.
     - A thumb down always counts.
     - Clicks do not count. If one in ten clicks is random, only half of the clicked documents answer
       the query (`experiments/clicks`).
@@ -82,8 +83,13 @@ def evidence_of_feedback(feedback: Iterable[Feedback]) -> tuple[KnownQuery, ...]
     latest: dict[tuple[str, str, str], Feedback] = {}
     for opinion in sorted(feedback, key=lambda opinion: (opinion.received, opinion.key)):
         if opinion.verdict != Opinion.CLICK:
-            normalized_query = normalize_query(opinion.query)
-            latest[opinion.who, normalized_query, opinion.document_id] = opinion
+            key = (opinion.who, normalize_query(opinion.query), opinion.document_id)
+            earlier = latest.get(key)
+            is_repeated_up = (
+                earlier is not None and earlier.verdict == opinion.verdict == Opinion.UP
+            )
+            if not (is_repeated_up and opinion.raised):
+                latest[key] = opinion
 
     # Thumbs up minus thumbs down, and one spelling of the query, by document id and normalised
     # query.

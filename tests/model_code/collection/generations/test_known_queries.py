@@ -258,6 +258,13 @@ def test_raised_hit_earns_no_weight_but_loses_some() -> None:
     assert [query.weight for query in evidence_of_feedback([up, down])] == [-1]
 
 
+def test_raised_thumb_does_not_replace_an_earlier_one() -> None:
+    up = Feedback("list names", "wc", Opinion.UP, who="reader", received=1.0)
+    again = Feedback("List names?", "wc", Opinion.UP, who="reader", received=2.0, raised=True)
+
+    assert [query.weight for query in evidence_of_feedback([up, again])] == [1]
+
+
 def test_clicks_are_no_evidence() -> None:
     clicks = [
         Feedback("list names", "wc", Opinion.CLICK, who=str(i), rank=9, received=float(i))

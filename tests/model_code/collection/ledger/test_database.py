@@ -130,6 +130,17 @@ def test_latest_opinion_counts_but_no_click_replaces_thumb(sqlite_url):
         ]
 
 
+def test_raised_thumb_does_not_replace_an_earlier_one(sqlite_url):
+    up = Feedback("how?", "a", "up", who="ada")
+    with Ledger.open(sqlite_url) as ledger:
+        ledger.record_feedback(up, now=1)
+        assert ledger.record_feedback(replace(up, raised=True), now=2) == "up"
+        assert ledger.thumbs() == [replace(up, received=1)]
+
+        ledger.record_feedback(replace(up, verdict="down", raised=True), now=3)
+        assert [opinion.verdict for opinion in ledger.thumbs()] == ["down"]
+
+
 def test_clicks_are_no_thumbs(sqlite_url):
     with Ledger.open(sqlite_url) as ledger:
         for time, verdict in enumerate(("up", "click", "down")):
