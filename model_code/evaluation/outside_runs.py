@@ -66,21 +66,23 @@ def refuse_taken_names(names: Iterable[str], systems: Iterable[str]) -> None:
 
 
 def score_outside_run(
-    name: str, path: Path, corpus: Corpus, build: SystemScores
+    name: str, path: Path, corpus: Corpus, build: SystemScores, depth: int
 ) -> tuple[Run, SystemScores]:
     """Score an outside run on the queries and metrics of a system of the build.
 
     Queries without a ranking score 0, as in trec_eval with `-c`. Rankings of queries without a
-    judgement in the build are ignored.
+    judgement in the build are ignored. Rankings are cut to the depth of the build, because MAP and
+    other metrics without a cutoff grow with it.
 
     Args:
         name: Name of the outside system.
         path: File of the TREC run.
         corpus: Corpus of the build.
         build: Scores of any system of the build, which give the split, queries and metrics.
+        depth: Number of documents per query that the systems of the build rank.
 
     Returns:
-        The run, and its scores.
+        The cut run, and its scores.
 
     Raises:
         FreshetError: If the file is not a run, ranks a document twice, or shares no query or no
@@ -92,8 +94,9 @@ def score_outside_run(
     qrels = {query_id: graded[query_id] for query_id in query_ids}
 
     documents = set(corpus.documents["document_id"])
-    run = read_outside_run(path, documents.union(qrels))
-    _require_common_ids(name, run, qrels, documents)
+    whole_run = read_outside_run(path, documents.union(qrels))
+    _require_common_ids(name, whole_run, qrels, documents)
+    run = {query_id: ranking[:depth] for query_id, ranking in whole_run.items()}
     metrics = list(build.values.columns)
     scores = evaluate_run(run, qrels, metrics)
     values = pd.DataFrame({metric: pd.Series(scores[metric]) for metric in metrics})
@@ -122,7 +125,8 @@ def read_outside_run(path: Path, known_ids: Container[str] = ()) -> Run:
     """
     run: dict[str, list[tuple[str, float]]] = {}
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # Editors of Windows begin a file with a mark, which would be a part of the first id.
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError:
         raise FreshetError(f"{path} is not UTF-8; a TREC run is a text file") from None
     for number, line in enumerate(lines, start=1):

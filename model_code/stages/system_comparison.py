@@ -62,7 +62,7 @@ def compare(
     runs: dict[str, Run] = {}
     if systems and outside_runs:
         for name, path in outside_runs.items():
-            runs[name], scores = score_outside_run(name, path, corpus, systems[0])
+            runs[name], scores = score_outside_run(name, path, corpus, systems[0], settings.depth)
             systems.append(scores)
 
     comparison = {

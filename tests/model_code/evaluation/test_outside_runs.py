@@ -17,7 +17,8 @@ from model_code.evaluation.outside_runs import (
 from model_code.evaluation.scores import SystemScores
 from tests.model_code.evaluation.tiny_corpus import DOCUMENTS, write_corpus
 
-METRICS = ["nDCG@10", "MRR@10", "hit@1"]
+METRICS = ["nDCG@10", "MRR@10", "hit@1", "MAP"]
+DEPTH = 20
 
 
 @pytest.fixture
@@ -70,7 +71,7 @@ def test_scores_equal_trec_eval(tmp_path, corpus, build):
     distinct = {tuple(line.split()[:3]): line for line in lines}
     path = write_run(tmp_path, distinct.values())
 
-    _, scores = score_outside_run("outside", path, corpus, build)
+    _, scores = score_outside_run("outside", path, corpus, build, DEPTH)
 
     qrels = corpus.judgements("test").qrels
     evaluator = pytrec_eval.RelevanceEvaluator(qrels, {"ndcg_cut_10"})
@@ -84,12 +85,31 @@ def test_queries_without_ranking_score_zero(tmp_path, corpus, build):
     first = build.values.index[0]
     path = write_run(tmp_path, [f"{first} Q0 {DOCUMENTS[0]} 1 1.0 x"])
 
-    _, scores = score_outside_run("outside", path, corpus, build)
+    _, scores = score_outside_run("outside", path, corpus, build, DEPTH)
 
     assert list(scores.values.index) == list(build.values.index)
     assert list(scores.values.columns) == METRICS
     assert scores.values.iloc[1:].to_numpy().sum() == 0
     assert scores.asked_in_training == build.asked_in_training
+
+
+def test_ranks_below_the_depth_of_the_build_do_not_count(tmp_path, corpus, build):
+    query = build.values.index[0]
+    answer = next(iter(corpus.judgements("test").qrels[query]))
+    documents = [f"unjudged{rank}" for rank in range(DEPTH)]
+    documents.append(answer)
+    lines = [f"{query} Q0 {name} 1 {-rank} x" for rank, name in enumerate(documents)]
+
+    run, scores = score_outside_run("outside", write_run(tmp_path, lines), corpus, build, DEPTH)
+
+    assert len(run[query]) == DEPTH
+    assert scores.values.loc[query].sum() == 0
+
+
+def test_byte_order_mark_is_no_part_of_an_id(tmp_path):
+    path = write_run(tmp_path, ["\ufeffq Q0 a 1 1.0 x"])
+
+    assert read_outside_run(path) == {"q": [("a", 1.0)]}
 
 
 @pytest.mark.parametrize(
@@ -106,7 +126,7 @@ def test_unusable_runs_are_refused(tmp_path, corpus, build, line, message):
     path = write_run(tmp_path, [line])
 
     with pytest.raises(FreshetError, match=message):
-        score_outside_run("outside", path, corpus, build)
+        score_outside_run("outside", path, corpus, build, DEPTH)
 
 
 def test_a_document_ranked_twice_is_refused(tmp_path, corpus, build):
@@ -114,7 +134,7 @@ def test_a_document_ranked_twice_is_refused(tmp_path, corpus, build):
     path = write_run(tmp_path, [line, line])
 
     with pytest.raises(FreshetError, match="twice"):
-        score_outside_run("outside", path, corpus, build)
+        score_outside_run("outside", path, corpus, build, DEPTH)
 
 
 @pytest.mark.parametrize("argument", ["colbert", "=file", "a.b=file", "a b=file"])
