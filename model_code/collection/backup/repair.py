@@ -111,7 +111,9 @@ def _existing_stores(project: Project) -> list[GenerationStore]:
 
 def _generation_folders(store: GenerationStore) -> list[Path]:
     """Return the folders of all generations, including damaged ones, oldest first."""
-    return sorted((store.folder / GENERATIONS).glob("[0-9]*"))
+    folders = (store.folder / GENERATIONS).glob("[0-9]*")
+    # A longer number is a larger one.
+    return sorted(folders, key=lambda folder: (len(folder.name), folder.name))
 
 
 def _verify_generation(folder: Path) -> None:

@@ -85,7 +85,10 @@ class GenerationStore:
             FreshetError: If a generation has another format.
         """
         generations: list[Generation] = []
-        for folder in sorted((self.folder / GENERATIONS).glob("[0-9]*")):
+        # Numbers from 1,000,000 on have more digits than others, so that names have another order.
+        numbers = sorted(int(name) for name in self._folder_names() if name.isdigit())
+        for number in numbers:
+            folder = self._generation_folder(number)
             if (folder / MANIFEST).is_file():
                 generations.append(Generation.read(folder))
         return generations

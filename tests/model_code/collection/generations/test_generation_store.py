@@ -115,6 +115,19 @@ def test_rewind_to_previous_build_finds_the_same(
     assert [replace(hit, generation=first.number) for hit in hits] == expected
 
 
+def test_generations_are_ordered_by_number(build: Build, tmp_path: Path) -> None:
+    generation = build.open(tmp_path)
+    store = GenerationStore(tmp_path / "live", "hce")
+    facts = {key: generation.manifest[key] for key in (*collection.COPIED_KEYS, "provenance")}
+    with store.staging_dir() as folder:
+        store.write_manifest(folder, facts, generation.cursor)
+        store.set_current(store.commit(folder, 999_999))
+
+    store.publish_again(generation, generation.cursor, {})
+
+    assert [each.number for each in store.generations()] == [0, 999_999, 1_000_000]
+
+
 def test_uncommitted_generations_are_deleted(build: Build, tmp_path: Path) -> None:
     first = build.open(tmp_path)
     store = GenerationStore(tmp_path / "live", "hce")
