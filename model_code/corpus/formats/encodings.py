@@ -113,6 +113,28 @@ _GUESSABLE = frozenset(
 )
 
 
+# The encoding that browsers use in place of a declared one. Programs declare the older encoding,
+# but write letters that only the newer one has, such as curly quotes.
+_DECLARED_ENCODINGS = {
+    "iso8859-1": "cp1252",
+    "iso8859-9": "cp1254",
+    "iso8859-11": "cp874",
+    "tis-620": "cp874",
+    "gb2312": "gb18030",
+    "gbk": "gb18030",
+    "big5": "big5hkscs",
+    "shift_jis": "cp932",
+    "euc_kr": "cp949",
+}
+# Names of encodings that Python does not know.
+_OTHER_NAMES = {
+    "x-sjis": "cp932",
+    "windows-31j": "cp932",
+    "x-gbk": "gb18030",
+    "x-mac-cyrillic": "mac-cyrillic",
+}
+
+
 class DecodedText(NamedTuple):
     """A decoded text with its encoding.
 
@@ -198,11 +220,27 @@ def _choose_encoding(data: bytes, declared: str | None) -> tuple[str, bool]:
     # ISO-2022-JP has only bytes of ASCII, so it is valid UTF-8 as well.
     if _is_utf8(data, is_whole=True) and not _is_escaped_japanese(data):
         return "utf-8", False
-    if declared is not None and _can_decode(data, declared):
-        return declared, False
+    if declared is not None:
+        for encoding in _declared_candidates(declared):
+            if _can_decode(data, encoding):
+                return encoding, False
     if _is_damaged_utf8(data):
         return _DAMAGED_UTF8, True
     return _guess_encoding(data[:SAMPLE_BYTES]), True
+
+
+def _declared_candidates(declared: str) -> list[str]:
+    """Return the encodings that a declaration may mean, the most likely one first.
+
+    >>> _declared_candidates("ISO-8859-1"), _declared_candidates("x-sjis")
+    (['cp1252', 'ISO-8859-1'], ['cp932'])
+    """
+    other_name = _OTHER_NAMES.get(declared.lower())
+    if other_name is not None:
+        return [other_name]
+    python_name = _lookup_encoding(declared) or ""
+    wider = _DECLARED_ENCODINGS.get(python_name)
+    return [declared] if wider is None else [wider, declared]
 
 
 def _is_damaged_utf8(data: bytes) -> bool:
@@ -378,7 +416,7 @@ def _lookup_encoding(name: str | None) -> str | None:
         return None
     try:
         return codecs.lookup(name).name
-    except LookupError:
+    except (LookupError, ValueError):
         return None
 
 
@@ -427,6 +465,7 @@ def _can_decode(data: bytes, encoding: str, errors: str = "strict") -> bool:
     """
     try:
         data.decode(encoding, errors)
-    except (UnicodeDecodeError, LookupError):
+    except (ValueError, LookupError):
+        # Some of Python's encodings, such as "idna", raise other errors than UnicodeDecodeError.
         return False
     return True

@@ -1,8 +1,15 @@
 """Read front matter: the block of values before the text of a Markdown file.
 
-A YAML block is enclosed in lines `---`, and a TOML block in lines `+++`. A JSON block is an object
-at the beginning of the file. Handwritten blocks often have errors, so a block that is not valid is
-read line by line. A block of values is never part of the document's text.
+Several forms are known:
+
+- YAML between lines `---`, TOML between lines `+++`, and JSON between lines `;;;`. A first line
+  such as `---toml` names another language.
+- A JSON object at the beginning of the file, as Hugo writes it.
+- Pandoc's lines `% TITLE`, `% AUTHORS` and `% DATE`.
+- A first paragraph of lines such as `Title: Tides`, as in MultiMarkdown and Pelican.
+
+Handwritten blocks often have errors, so a block that is not valid is read line by line. A block of
+values is never part of the document's text.
 """
 
 from __future__ import annotations
@@ -14,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from model_code.corpus.formats.extraction import Remark
+from model_code.corpus.formats.extraction import Extraction, Remark
 
 # Longest block, in characters. A longer one is text.
 MAX_FRONT_MATTER_CHARACTERS = 100_000
@@ -25,8 +32,26 @@ MAX_VALUES = 10_000
 # Deepest nesting of values, in levels.
 MAX_LEVELS = 50
 
-_YAML_BLOCK = re.compile(r"\A\s*?---[ \t]*\n(?P<block>(?:[^\n]*\n)*?)(?:---|\.\.\.)[ \t]*(?:\n|\Z)")
+# The first line may name the language, or end with a comment.
+_YAML_BLOCK = re.compile(
+    r"\A\s*?---[ \t]*(?P<language>yaml|toml|json)?(?:[ \t]+#[^\n]*)?[ \t]*\n"
+    r"(?P<block>(?:[^\n]*\n)*?)(?:---|\.\.\.)[ \t]*(?:\n|\Z)"
+)
 _TOML_BLOCK = re.compile(r"\A\s*?\+\+\+[ \t]*\n(?P<block>(?:[^\n]*\n)*?)\+\+\+[ \t]*(?:\n|\Z)")
+_SEMICOLON_BLOCK = re.compile(r"\A\s*?;;;[ \t]*\n(?P<block>(?:[^\n]*\n)*?);;;[ \t]*(?:\n|\Z)")
+# A value may go on in lines that begin with a blank. An empty line ends the block.
+_PANDOC_BLOCK = re.compile(
+    r"\A\s*?%[ \t]+(?P<title>[^\n]*(?:\n[ \t]+\S[^\n]*)*)"
+    r"(?:\n%(?P<author>[^%\n][^\n]*(?:\n[ \t]+\S[^\n]*)*|))?"
+    r"(?:\n%(?P<date>[^%\n][^\n]*|))?[ \t]*(?:\n[ \t]*\n|\n?\Z)"
+)
+_FIRST_PARAGRAPH = re.compile(r"\A\s*?(?P<block>\S[^\n]*\n(?:[ \t]*\S[^\n]*\n)*)[ \t]*\n(?=\s*\S)")
+_HEADER_LINE = re.compile(r"[^\W\d][\w -]{0,40}:[ \t]*\S[^\n]*|[ \t]+\S[^\n]*")
+# YAML takes `#42` in `title: Issue #42` for a comment. A real comment has a blank after its sign.
+_CUT_TITLE = re.compile(
+    r"^title[ \t]*:[ \t]*(?P<title>[^\s\"'|>\[{&*!#][^\n]*?)(?P<cut>[ \t]#[^\s#][^\n]*)$",
+    re.M | re.I,
+)
 # A key is one word here, because a sentence may begin with some words and a colon.
 _KEY_LINE = re.compile(r"(?P<key>[^\W\d][\w.-]{0,60}?)\s*[:=](?!//)\s*(?P<value>.*)")
 # A line such as `[locks]`, which begins a table of TOML.
@@ -61,10 +86,14 @@ def split_front_matter(source: str) -> FrontMatter:
         The values and the text. Without front matter there are no values, and the text is the whole
         source.
     """
-    for pattern, language in ((_YAML_BLOCK, "YAML"), (_TOML_BLOCK, "TOML")):
+    # JSON is valid YAML.
+    forms = ((_YAML_BLOCK, "YAML"), (_TOML_BLOCK, "TOML"), (_SEMICOLON_BLOCK, "YAML"))
+    for pattern, language in forms:
         match = pattern.match(source)
         if match is None or len(match["block"]) > MAX_FRONT_MATTER_CHARACTERS:
             continue
+        if match.groupdict().get("language") == "toml":
+            language = "TOML"
         parsed = _parse(match["block"], language)
         if parsed is None:
             continue
@@ -73,7 +102,77 @@ def split_front_matter(source: str) -> FrontMatter:
         front_matter = FrontMatter(values, text, remarks)
         _drop_template_values(front_matter)
         return front_matter
+    for split in (_split_pandoc, _split_header_lines):
+        unfenced = split(source)
+        if unfenced is not None:
+            return unfenced
     return _split_json(source)
+
+
+def apply_front_matter(front_matter: FrontMatter, extraction: Extraction) -> None:
+    """Set the title, the date and the fields that front matter states, and copy its remarks.
+
+    Keys may be written in any case. A title of the text is kept if front matter states none.
+    """
+    extraction.remarks.extend(front_matter.remarks)
+    fields = front_matter.values
+    title = _pop_value(fields, "title")
+    if isinstance(title, str | int | float) and not isinstance(title, bool):
+        extraction.title = str(title)
+    elif title is not None:
+        extraction.note("unreadable value", f"the title is a {type(title).__name__}, no text")
+    date = _pop_value(fields, "date")
+    if date is not None:
+        extraction.date = date
+    extraction.fields = fields
+
+
+def _pop_value(fields: dict[str, Any], name: str) -> Any:
+    """Remove and return a value of the front matter, however its key is capitalised."""
+    for key in fields:
+        if key.lower() == name:
+            return fields.pop(key)
+    return None
+
+
+def _split_pandoc(source: str) -> FrontMatter | None:
+    """Split a source that begins with Pandoc's title block; None if it does not."""
+    match = _PANDOC_BLOCK.match(source)
+    if match is None:
+        return None
+    values: dict[str, Any] = {}
+    for name in ("title", "author", "date"):
+        text = " ".join((match[name] or "").split())
+        if text:
+            values[name] = text
+    return FrontMatter(values, source[match.end() :])
+
+
+def _split_header_lines(source: str) -> FrontMatter | None:
+    """Split a source whose first paragraph has only lines such as `Title: Tides`; else None.
+
+    One of the lines must be the title, because other paragraphs may have such lines as well.
+    """
+    match = _FIRST_PARAGRAPH.match(source[:MAX_FRONT_MATTER_CHARACTERS])
+    if match is None:
+        return None
+    lines = match["block"].splitlines()
+    has_only_values = all(_HEADER_LINE.fullmatch(line) for line in lines)
+    if not has_only_values or lines[0][0] in " \t":
+        return None
+    values: dict[str, Any] = {}
+    name = ""
+    for line in lines:
+        if line[0] in " \t":
+            values[name] = f"{values[name]} {line.strip()}"
+        else:
+            name, _, value = line.partition(":")
+            values[name] = value.strip()
+    if not any(key.lower() == "title" for key in values):
+        return None
+    front_matter = FrontMatter(values, source[match.end() :])
+    _drop_template_values(front_matter)
+    return front_matter
 
 
 def _split_json(source: str) -> FrontMatter:
@@ -129,7 +228,10 @@ def _parse(block: str, language: str) -> tuple[dict[str, Any], list[Remark]] | N
             return None
         if not _is_small(value):
             return {}, [Remark("unreadable value", "the front matter has too many values")]
-        return {str(key): item for key, item in value.items()}, []
+        values = {str(key): item for key, item in value.items()}
+        if language == "YAML":
+            _restore_cut_title(values, block)
+        return values, []
     if value is None and language == "YAML" and _has_only_comments(block):
         return {}, []
 
@@ -138,6 +240,16 @@ def _parse(block: str, language: str) -> tuple[dict[str, Any], list[Remark]] | N
         return None
     detail = f"the front matter is not valid {language}, and was read line by line"
     return values, [Remark("unreadable value", detail)]
+
+
+def _restore_cut_title(values: dict[str, Any], block: str) -> None:
+    """Append the end of a title that YAML took for a comment, such as `#42`."""
+    match = _CUT_TITLE.search(block)
+    if match is None:
+        return
+    for key, value in values.items():
+        if key.lower() == "title" and value == match["title"]:
+            values[key] = match["title"] + match["cut"].rstrip()
 
 
 def _parse_yaml(block: str) -> Any:
@@ -217,7 +329,7 @@ def _parse_lines(block: str) -> dict[str, Any] | None:
         item_match = _ITEM_LINE.fullmatch(line)
         if key_match is not None and key_match["key"] not in values:
             open_key = key_match["key"]
-            values[open_key] = _unquote(key_match["value"] or "")
+            values[open_key] = _read_value(key_match["value"] or "")
             key_lines += 1
         elif key_match is not None and not is_indented:
             # Of equal keys, the first one counts.
@@ -254,12 +366,33 @@ def _append_text(values: dict[str, Any], key: str, text: str) -> None:
         values[key] = f"{values[key]} {text}".strip()
 
 
-def _unquote(value: str) -> str:
-    """Return a value without blanks and quotes around it."""
+def _read_value(value: str) -> Any:
+    """Return the value of a line: a list in brackets such as `[locks, "weirs"]`, or text."""
     value = value.strip()
+    if value.startswith("[") and value.endswith("]"):
+        items = _parse_yaml(value)
+        if isinstance(items, list):
+            return items
+    return _unquote(value)
+
+
+def _unquote(value: str) -> str:
+    """Return a value without blanks and quotes around it.
+
+    >>> _unquote("'It's late'"), _unquote('"Tides" and more'), _unquote('"Tides')
+    ("It's late", '"Tides" and more', 'Tides')
+    """
+    value = value.strip()
+    quote = value[:1]
+    if quote not in ("'", '"'):
+        return value
     # A quote that never closes is a common mistake, so it is removed as well.
-    if value[:1] in ("'", '"'):
-        return value.strip(value[0])
+    if quote not in value[1:]:
+        return value[1:]
+    # A quote that follows a letter, and that no letter follows, ends a quotation inside.
+    ends_inside = re.search(rf"(?<=\S){quote}(?!\w)", value[1:-1])
+    if value.endswith(quote) and ends_inside is None:
+        return value[1:-1]
     return value
 
 

@@ -13,6 +13,11 @@ from typing import Any
 
 from model_code.corpus.formats.encodings import decode_text
 from model_code.corpus.formats.extraction import Extraction
+from model_code.corpus.formats.front_matter import (
+    FrontMatter,
+    apply_front_matter,
+    split_front_matter,
+)
 from model_code.corpus.formats.titles import clean_title
 
 # The charset of a page is searched in this number of bytes at its beginning.
@@ -52,11 +57,13 @@ _BLOCK_ELEMENTS = frozenset(
         "header",
         "hr",
         "legend",
+        "listing",
         "main",
         "menu",
         "ol",
         "option",
         "p",
+        "plaintext",
         "pre",
         "search",
         "section",
@@ -68,6 +75,7 @@ _BLOCK_ELEMENTS = frozenset(
         "title",
         "tr",
         "ul",
+        "xmp",
     ]
 )
 # Inline elements that are separated by a blank, so that their text does not join the text around
@@ -148,18 +156,23 @@ _DATE_NAMES = frozenset(("article:published_time", "date", "dcterms.date", "dc.d
 def read_html(data: bytes) -> Extraction:
     """Read a page.
 
-    The encoding is found by `decode_text`, with the charset that the page declares.
+    The encoding is found by `decode_text`, with the charset that the page declares. Generators of
+    sites such as Jekyll write front matter before a page.
     """
     declared = _XML_ENCODING.search(data) or _CHARSET.search(data[:CHARSET_PREFIX_BYTES])
     charset = None if declared is None else declared[1].decode()
     decoded = decode_text(data, charset)
-    markup = decoded.text
+    front_matter = FrontMatter({}, decoded.text)
+    if decoded.text.startswith("---"):
+        front_matter = split_front_matter(decoded.text)
+    markup = front_matter.text
     if markup.lstrip().startswith("<?xml"):
         # The parser reads only HTML, in which a CDATA section is a comment. So the text of such a
         # section is made plain text.
         markup = _CDATA.sub(lambda section: html.escape(section[1], quote=False), markup)
     extraction = read_markup(markup)
-    extraction.all_text = list_page_text(decoded.text)
+    extraction.all_text = list_page_text(front_matter.text)
+    apply_front_matter(front_matter, extraction)
     extraction.note_encoding(decoded)
     return extraction
 
@@ -449,6 +462,9 @@ def _is_hidden(tag: str, attributes: Mapping[str, str]) -> bool:
     if tag in _NEVER_HIDDEN:
         return False
     if tag == "dialog" and "open" not in attributes:
+        return True
+    if "popover" in attributes:
+        # A browser shows such an element only after somebody presses its button.
         return True
     hidden = attributes.get("hidden") or ""
     # Elements that are "hidden until found" are shown by the search of a browser.

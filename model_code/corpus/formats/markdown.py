@@ -19,7 +19,7 @@ from model_code.corpus.formats.extraction import (
     count_words,
     measure_completeness,
 )
-from model_code.corpus.formats.front_matter import split_front_matter
+from model_code.corpus.formats.front_matter import apply_front_matter, split_front_matter
 from model_code.corpus.formats.html import INLINE_TAG, drop_between, read_markup
 
 if TYPE_CHECKING:
@@ -129,26 +129,9 @@ def read_markdown(data: bytes) -> Extraction:
     decoded = decode_text(data)
     front_matter = split_front_matter(decoded.text)
     extraction = read_markdown_text(front_matter.text)
-    extraction.remarks.extend(front_matter.remarks)
-
-    fields = front_matter.values
-    title = _pop_value(fields, "title")
-    if isinstance(title, str | int | float) and not isinstance(title, bool):
-        extraction.title = str(title)
-    elif title is not None:
-        extraction.note("unreadable value", f"the title is a {type(title).__name__}, no text")
-    extraction.date = _pop_value(fields, "date")
-    extraction.fields = fields
+    apply_front_matter(front_matter, extraction)
     extraction.note_encoding(decoded)
     return extraction
-
-
-def _pop_value(fields: dict[str, Any], name: str) -> Any:
-    """Remove and return a value of the front matter, however its key is capitalised."""
-    for key in fields:
-        if key.lower() == name:
-            return fields.pop(key)
-    return None
 
 
 def read_markdown_text(source: str) -> Extraction:

@@ -108,8 +108,8 @@ TABLE_SUFFIXES: Mapping[str, str] = {
 # A heading stands between empty lines, so a comment in code such as `# load` is not taken for one.
 _FIRST_HEADING = re.compile(r"\s*# +([^\n]+)(?:\n[ \t]*\n|\s*\Z)")
 _MAIN_HEADING = re.compile(r"(?:\A|(?<=\n\n))# +([^\n]+)(?=\n\n|\s*\Z)")
-# A date in ISO order with "/" or "." in place of "-", such as 2024/05/01.
-_DATE_SIGNS = re.compile(r"^(\d{4})[/.](\d{2})[/.](\d{2})")
+# A date in ISO order with other signs, or without zeros, such as 2024/05/01 or 2024-5-1.
+_LOOSE_DATE = re.compile(r"^(\d{4})([-/.])(\d{1,2})\2(\d{1,2})(?!\d)")
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
 
 
@@ -302,7 +302,7 @@ def _keep_readable_date(extraction: Extraction) -> None:
     """Bring the date into ISO order, and remove and note a date that is not an ISO date."""
     date = extraction.date
     if isinstance(date, str):
-        date = _DATE_SIGNS.sub(r"\1-\2-\3", date.strip())
+        date = _to_iso_order(date.strip())
     if date is None or date == "":
         extraction.date = None
     elif parse_date(date) is not None:
@@ -313,6 +313,18 @@ def _keep_readable_date(extraction: Extraction) -> None:
         quoted_date = _SURROGATES.sub("\ufffd", one_line)[:MAX_ERROR_CHARACTERS]
         detail = f"the date {quoted_date!r} is no ISO date, and is left out"
         extraction.note("unreadable value", detail)
+
+
+def _to_iso_order(date: str) -> str:
+    """Return a date with the signs and zeros of ISO.
+
+    >>> _to_iso_order("2024/5/1 10:00"), _to_iso_order("May 2024")
+    ('2024-05-01 10:00', 'May 2024')
+    """
+    match = _LOOSE_DATE.match(date)
+    if match is None:
+        return date
+    return f"{match[1]}-{match[3]:0>2}-{match[4]:0>2}{date[match.end() :]}"
 
 
 def _keep_readable_expiry(extraction: Extraction) -> None:

@@ -52,6 +52,29 @@ def test_declared_encoding_is_no_guess():
 
 
 @pytest.mark.parametrize(
+    ("text", "encoding", "declared"),
+    [
+        ("“Mole” – 9 €", "cp1252", "iso-8859-1"),
+        ("İskele’de", "cp1254", "ISO-8859-9"),
+        ("①番の桟橋", "cp932", "Shift_JIS"),
+        ("港の桟橋", "cp932", "x-sjis"),
+        ("码头朱镕", "gb18030", "gb2312"),
+        ("кран", "mac-cyrillic", "x-mac-cyrillic"),
+    ],
+)
+def test_declared_encoding_is_read_as_by_browsers(text, encoding, declared):
+    decoded = decode_text(text.encode(encoding), declared)
+
+    assert decoded.text == text
+    assert not decoded.is_guessed
+
+
+@pytest.mark.parametrize("declared", ["idna", "undefined", "klingon", "rot13"])
+def test_declaration_that_is_no_encoding_is_ignored(declared):
+    assert decode_text("Kräne am Kai".encode("cp1252"), declared).text == "Kräne am Kai"
+
+
+@pytest.mark.parametrize(
     "data",
     [
         b"a\0b",

@@ -42,6 +42,8 @@ def markdown_text(source: str) -> str:
         ("<p hidden style class id>a</p><img alt><input value type>b", "b"),
         ("<body style='display:none'>a", "a"),
         ("a<dialog>b</dialog><dialog open>c</dialog>", "a c"),
+        ("a<div popover>b</div>c", "a c"),
+        ("<xmp>a <i></xmp>b", "a <i> b"),
         ("<details><summary>a</summary>b</details>", "a b"),
         ("<template>a</template><noscript>b</noscript>c", "c"),
         ("<p><template shadowrootmode=open><b>a</b></template></p>b", "a b"),
@@ -149,6 +151,18 @@ def test_deeply_nested_markdown_is_kept_as_its_source():
         ("+++\n[page]\ntitle = Tides\n[[menu]]\n[menu.main]\n+++\n", "Tides", ""),
         ('---\ntitle = "Tides"\ndate = 2023-04-05\n[page]\nx = 1\n---\n', "Tides", "2023-04-05"),
         ('{\n"title": "Tides",\n"date": "2023-04-05"\n}\n', "Tides", "2023-04-05"),
+        ("---toml\ntitle = 'Tides'\ndate = 2023-04-05\n---\n", "Tides", "2023-04-05"),
+        ('---json\n{"title": "Tides"}\n---\n', "Tides", ""),
+        (';;;\n{"title": "Tides", "date": "2023-04-05"}\n;;;\n', "Tides", "2023-04-05"),
+        ("--- # values\ntitle: Tides\n---\n", "Tides", ""),
+        ("% Tides\n% Ida Holm\n% 2023-04-05\n\n", "Tides", "2023-04-05"),
+        ("% Tides\n  and moons\n\n", "Tides and moons", ""),
+        ("% Tides\n%\n% 2023-04-05\n\n", "Tides", "2023-04-05"),
+        ("Title: Tides\nDate: 2023-04-05\nTags: sea,\n    moon\n\n", "Tides", "2023-04-05"),
+        ("---\ntitle: Tide #7\ndate: 2023-04-05\n---\n", "Tide #7", "2023-04-05"),
+        ("---\ntitle: Tides # of spring\n---\n", "Tides", ""),
+        ('---\ntitle: "Tides" of spring\n---\n', '"Tides" of spring', ""),
+        ("---\ntitle: 'The moon's tides'\n---\n", "The moon's tides", ""),
     ],
 )
 def test_front_matter_is_never_text(block, title, date):
@@ -157,6 +171,23 @@ def test_front_matter_is_never_text(block, title, date):
     assert extraction.text == "The sea rises."
     assert extraction.title == title
     assert str(extraction.date or "") == date
+
+
+def test_list_in_malformed_front_matter_is_a_list():
+    extraction = read_markdown(b"---\nnote: a: b\ntags: [sea, 'the moon']\n---\nWords.\n")
+
+    assert extraction.fields["tags"] == ["sea", "the moon"]
+
+
+def test_front_matter_of_a_page_is_never_text():
+    source = "---\nlayout: post\ntitle: Tides\ndate: 2023-04-05\n---\n<h2>Moon</h2><p>It pulls.</p>"
+    page = read_html(source.encode())
+
+    assert page.title == "Tides"
+    assert str(page.date) == "2023-04-05"
+    assert page.fields == {"layout": "post"}
+    assert page.text == "## Moon\n\nIt pulls."
+    assert measure_completeness(page) == []
 
 
 @pytest.mark.parametrize(
@@ -169,6 +200,10 @@ def test_front_matter_is_never_text(block, title, date):
         '{"size": 3}\n\nThe object above is an example.',
         '{"title": "Tides"} is an example.',
         '{"title": "Tides"\n\nNo end.',
+        "% a remark\nabout tides\n\nMore.",
+        "%% a remark\n\nMore.",
+        "Note: quiet.\nWarning: loud.\n\nMore.",
+        "Title: Tides\nand a line of text\n\nMore.",
     ],
 )
 def test_rules_around_text_are_text(source):

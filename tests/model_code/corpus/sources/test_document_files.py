@@ -152,7 +152,14 @@ def test_a_huge_file_is_not_opened(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("date", "expected"),
-    [("2023-04-05", "2023-04-05"), ("2023/04/05", "2023-04-05"), ("last spring", None)],
+    [
+        ("2023-04-05", "2023-04-05"),
+        ("2023/04/05", "2023-04-05"),
+        ("2023-4-5", "2023-04-05"),
+        ("2023.4.5 09:30", "2023-04-05 09:30"),
+        ("last spring", None),
+        ("2023-4/5", None),
+    ],
 )
 def test_unreadable_date_is_left_out_and_named(tmp_path, date, expected):
     row = read(tmp_path, "a.html", f'<meta name="date" content="{date}"><p>words</p>')
