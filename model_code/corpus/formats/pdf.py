@@ -5,14 +5,16 @@ from __future__ import annotations
 import datetime
 import io
 import logging
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from model_code.corpus.formats.extraction import Extraction
 from model_code.corpus.formats.titles import clean_title
 from model_code.corpus.rows import RowError
+from model_code.text.documents import parse_date
 
 if TYPE_CHECKING:
     from pypdf import PageObject, PdfReader
@@ -33,6 +35,18 @@ _HYPHENATED_WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 # A word that may be cut at the end of a line: its two parts, with a hyphen and the line end between
 # them.
 _CUT_WORD = re.compile(r"([^\W\d_]+)[-\u2010\u00ad][ \t]*\n[ \t]*([^\W\d_]+)")
+# A word that may be cut at the end of a page, and the beginning of the next page.
+_CUT_BY_PAGE = re.compile(r"[^\W\d_][-\u2010\u00ad]\Z")
+_FIRST_WORD = re.compile(r"([^\W\d_]+[^\w\s]*)\s*")
+
+# The mark of a footnote, the end of a word that it may follow, and the beginning of a word that may
+# follow it. Symbols such as m² and ²³⁵U are no words.
+_NOTE_MARK = re.compile(r"\d{1,3}(?:[,-]\d{1,3})*|[*\u2020\u2021\u00a7]{1,3}")
+_MARKED_WORD = re.compile(r"[^\W\d_]{3}[^\w\s]*\Z")
+_WORD_AFTER_MARK = re.compile(r"[^\W\d_]{3}")
+# A mark is smaller than this share of the letters beside it.
+MAX_MARK_SIZE = 0.9
+
 # Kinds of annotations whose text is shown elsewhere, or describes the place of a link.
 _ANNOTATIONS_WITHOUT_TEXT = frozenset(("/Link", "/Widget", "/Popup", "/FileAttachment"))
 _DATE_DIGITS = re.compile(r"D:(\d{4})(\d{2})(\d{2})(?:(\d{2})(\d{2})(\d{2}))?")
@@ -52,6 +66,29 @@ _HYPHENATED = frozenset(
         "vice",
         "post",
         "pre",
+    ]
+)
+# Words in the middle of compounds such as "state-of-the-art". They keep the hyphen behind them.
+_LINKING_WORDS = frozenset(
+    [
+        "and",
+        "as",
+        "at",
+        "by",
+        "for",
+        "from",
+        "in",
+        "of",
+        "off",
+        "on",
+        "or",
+        "out",
+        "over",
+        "per",
+        "the",
+        "to",
+        "up",
+        "with",
     ]
 )
 
@@ -92,9 +129,9 @@ def read_pdf(data: bytes) -> Extraction:
 
     vocabulary = set(_HYPHENATED_WORD.findall("\n".join(pages.texts).lower()))
     sections: list[str] = []
-    for number, text in enumerate(pages.texts, start=1):
+    for number, text in enumerate(_join_pages(pages.texts, vocabulary), start=1):
         if text:
-            sections.append(f"# Page {number}\n\n{join_cut_words(text, vocabulary)}")
+            sections.append(f"# Page {number}\n\n{text}")
 
     additions = _form_texts(reader, extraction)
     additions.extend(_alt_texts(reader, extraction))
@@ -123,13 +160,79 @@ def _read_pages(reader: PdfReader) -> _Pages:
                 pages.too_long.append(number)
             else:
                 work += page_work
-                text = page.extract_text().strip()
+                text = _page_text(page).strip()
         except Exception:
             # The library raises errors of any kind for a broken page. The other pages can still be
             # read.
             pages.failed.append(number)
         pages.texts.append(text)
     return pages
+
+
+class _TextPiece(NamedTuple):
+    """A piece of the text of a page, and the size of its letters."""
+
+    text: str
+    size: float
+
+
+def _page_text(page: PageObject) -> str:
+    """Return the text of a page, in which the marks of footnotes are words of their own."""
+    pieces: list[_TextPiece] = []
+
+    def collect(
+        text: str, page_matrix: Any, text_matrix: Any, _font: Any, font_size: float
+    ) -> None:
+        """Keep a piece of text. The library calls this wherever the font or the place changes."""
+        if text:
+            size = font_size * _vertical_scale(page_matrix) * _vertical_scale(text_matrix)
+            pieces.append(_TextPiece(text, size))
+
+    text = page.extract_text(visitor_text=collect)
+    if "".join(piece.text for piece in pieces) != text:
+        # The pieces are not the whole text, such as on a page with text inside of drawings.
+        return text
+    return _separate_note_marks(pieces)
+
+
+def _vertical_scale(matrix: Sequence[float]) -> float:
+    """Return the factor by which a matrix of PDF, of six numbers, stretches letters vertically."""
+    return math.hypot(matrix[2], matrix[3])
+
+
+def _separate_note_marks(pieces: Sequence[_TextPiece]) -> str:
+    """Return the text of pieces, with blanks around the small marks of footnotes.
+
+    Without the blanks, the raised number behind a word would become a part of the word.
+    """
+    parts: list[str] = []
+    for number, piece in enumerate(pieces):
+        text = piece.text
+        if _NOTE_MARK.fullmatch(text.strip()):
+            if number > 0 and _is_mark_of(piece, pieces[number - 1], _MARKED_WORD):
+                text = f" {text}"
+            following = pieces[number + 1 : number + 2]
+            if following and _is_mark_of(piece, following[0], _WORD_AFTER_MARK, at_start=True):
+                text = f"{text} "
+        parts.append(text)
+    return "".join(parts)
+
+
+def _is_mark_of(
+    mark: _TextPiece, beside: _TextPiece, word: re.Pattern[str], at_start: bool = False
+) -> bool:
+    """Return whether a mark is smaller than the piece beside it, which has a word there.
+
+    Args:
+        mark: The piece that may be a mark.
+        beside: The piece before or after it.
+        word: Pattern of the word.
+        at_start: Whether the piece must begin with the word, and not just hold it.
+    """
+    if mark.size >= MAX_MARK_SIZE * beside.size:
+        return False
+    found = word.match(beside.text) if at_start else word.search(beside.text)
+    return found is not None
 
 
 def _require_text(pages: _Pages) -> None:
@@ -180,7 +283,8 @@ def join_cut_words(text: str, vocabulary: set[str] | None = None) -> str:
     """Join words that are cut at the end of a line.
 
     A hyphen stays if the text has the word with its hyphen elsewhere, or if the second part begins
-    with a capital. It also stays behind a first part such as "self".
+    with a capital. It also stays behind a first part such as "self", behind a single letter, and in
+    a compound such as "state-of-the-art".
 
     Args:
         text: The text of a page.
@@ -202,7 +306,10 @@ def join_cut_words(text: str, vocabulary: set[str] | None = None) -> str:
         if "\u00ad" in match[0]:
             return joined
         occurs_with_hyphen = with_hyphen.lower() in words and joined.lower() not in words
-        if occurs_with_hyphen or first.lower() in _HYPHENATED:
+        follows_hyphen = match.string[match.start() - 1 : match.start()] == "-"
+        is_in_compound = follows_hyphen and first.lower() in _LINKING_WORDS
+        has_own_hyphen = len(first) == 1 or first.lower() in _HYPHENATED
+        if occurs_with_hyphen or has_own_hyphen or is_in_compound:
             return with_hyphen
         return joined
 
@@ -210,6 +317,27 @@ def join_cut_words(text: str, vocabulary: set[str] | None = None) -> str:
     # because matches do not overlap.
     joined_once = _CUT_WORD.sub(join, text)
     return _CUT_WORD.sub(join, joined_once)
+
+
+def _join_pages(texts: Sequence[str], vocabulary: set[str]) -> list[str]:
+    """Return the texts of pages with whole words.
+
+    The second part of a word that is cut at the end of a page moves to that page.
+
+    Args:
+        texts: Text of each page.
+        vocabulary: Words of the document in small letters.
+    """
+    joined = [join_cut_words(text, vocabulary) for text in texts]
+    for number in range(len(joined) - 1):
+        if _CUT_BY_PAGE.search(joined[number]) is None:
+            continue
+        first_word = _FIRST_WORD.match(joined[number + 1])
+        if first_word is not None and first_word[1][0].islower():
+            cut_text = f"{joined[number]}\n{first_word[1]}"
+            joined[number] = join_cut_words(cut_text, vocabulary)
+            joined[number + 1] = joined[number + 1][first_word.end() :]
+    return joined
 
 
 def _format_pages(numbers: Sequence[int]) -> str:
@@ -258,12 +386,17 @@ def _read_metadata(reader: PdfReader, extraction: Extraction) -> None:
 
 
 def _read_raw_date(raw_date: str, extraction: Extraction) -> None:
-    """Set the date from the digits of a date with a faulty time zone, as LibreOffice writes it.
+    """Set the date from an ISO date, or from the digits of a date with a faulty time zone.
+
+    LibreOffice writes faulty time zones.
 
     Args:
         raw_date: The date as the file states it, such as "D:20240501120000+02'00".
         extraction: Receives the date, or a note if the digits are no date.
     """
+    if parse_date(raw_date) is not None:
+        extraction.date = raw_date
+        return
     match = _DATE_DIGITS.match(raw_date)
     # Year, month and day, and perhaps hour, minute and second.
     digits = match.groups() if match is not None else ()

@@ -48,7 +48,11 @@ def test_unreadable_date_is_left_out_and_named(date):
 
 @pytest.mark.parametrize(
     ("date", "expected"),
-    [("D:20240305120000Z'", "2024-03-05T12:00:00"), ("D:20240305T", "2024-03-05T00:00:00")],
+    [
+        ("D:20240305120000Z'", "2024-03-05T12:00:00"),
+        ("D:20240305T", "2024-03-05T00:00:00"),
+        ("2024-03-05 12:00", "2024-03-05 12:00"),
+    ],
 )
 def test_date_with_a_faulty_time_zone_is_read(date, expected):
     extraction = read_pdf(pdf(["text"]).replace(b"D:20240305120000Z", date.encode()))
@@ -71,6 +75,9 @@ def test_title_of_a_program_is_no_title(title):
         ("a self-\nmade raft", "a self-made raft"),
         ("pages 3-\n5 and a -\nb", "pages 3-\n5 and a -\nb"),
         ("in-\nter-\nnal", "internal"),
+        ("an out-of-the-\nway inlet", "an out-of-the-way inlet"),
+        ("a flat-bot-\ntomed barge", "a flat-bottomed barge"),
+        ("an A-\nframe", "an A-frame"),
     ],
 )
 def test_words_cut_at_line_ends_are_joined(text, joined):
@@ -79,6 +86,35 @@ def test_words_cut_at_line_ends_are_joined(text, joined):
 
 def test_hyphen_that_the_document_writes_elsewhere_stays():
     assert join_cut_words("a deep-\nsea crab", {"deep-sea"}) == "a deep-sea crab"
+
+
+def test_word_cut_by_a_page_is_joined():
+    text = read_pdf(pdf(["The pilot sta-", "tion, by day.", "Ends with Anglo-", "Saxon"])).text
+
+    assert text.split("\n\n") == [
+        *("# Page 1", "The pilot station,"),
+        *("# Page 2", "by day."),
+        *("# Page 3", "Ends with Anglo-"),
+        *("# Page 4", "Saxon"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("drawn", "text"),
+    [
+        ("(quay) Tj /F1 8 Tf 30 4 Td (12) Tj /F1 12 Tf 9 -4 Td (is) Tj", "quay 12 is"),
+        ("(quay) Tj 4 Ts /F1 8 Tf (3,4) Tj 0 Ts /F1 12 Tf ( is) Tj", "quay 3,4 is"),
+        ("/F1 7 Tf (5) Tj /F1 10 Tf (Dredged twice) Tj", "5 Dredged twice"),
+        ("(40 m) Tj /F1 8 Tf 30 4 Td (2) Tj /F1 12 Tf 5 -4 Td (, H) Tj", "40 m2, H"),
+        ("(berth 7) Tj (12) Tj", "berth 712"),
+    ],
+)
+def test_mark_of_a_footnote_is_a_word_of_its_own(drawn, text):
+    page = pdf(["x) Tj " + drawn + " (x"])
+
+    words = read_pdf(page).text.removeprefix("# Page 1\n\n")
+
+    assert " ".join(words.removeprefix("x").removesuffix("x").split()) == text
 
 
 def test_comments_are_read_and_attachments_named():
