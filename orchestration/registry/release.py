@@ -246,6 +246,8 @@ def rollback(project: Project) -> PromotionResult:
         open_version(project, previous)
         history.append(project, "rollback", champion.version, previous.version, None)
         registry.set_champion(previous)
+        # The version may have been registered again, and a champion does not challenge itself.
+        registry.remove_challenger(previous)
         summary = f"{previous} is the champion again, in place of {champion}"
         return PromotionResult(previous, True, summary)
 

@@ -191,6 +191,17 @@ def test_rollback_uses_passage_rules_of_version(builds, project):
         release.rollback(project)
 
 
+def test_champion_after_rollback_is_no_challenger(builds, project):
+    promote_second_build(builds, project)
+    versions.register(project, make_build(builds, "a"))
+    assert versions.version_with_alias(project, versions.CHALLENGER).version == "1"
+
+    release.rollback(project)
+
+    assert champion_version(project) == "1"
+    assert versions.version_with_alias(project, versions.CHALLENGER) is None
+
+
 def test_changed_setting_does_not_reopen_champion(project, monkeypatch):
     release.promote(project)
     write_settings(project, "a", title="false")
