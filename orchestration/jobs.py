@@ -135,14 +135,14 @@ def sync_schedules(project: Project, cron: str | None) -> list[dg.ScheduleDefini
         "sync",
         selection=[SYNCED],
         executor_def=EXECUTOR,
-        description="Makes the index hold exactly the documents of the project's source. Started "
-        "by its schedule, which the setting `live.sync` sets.",
+        description="Makes the index hold exactly the documents of all its sources. Started by its "
+        "schedule, which the setting `live.sync` sets.",
     )
     schedule = dg.ScheduleDefinition(
         job=sync,
         cron_schedule=cron,
         should_execute=something_is_live,
         default_status=dg.DefaultScheduleStatus.RUNNING,
-        description="Follows the project's source at the times of the setting `live.sync`.",
+        description="Follows all sources of the index at the times of the setting `live.sync`.",
     )
     return [schedule]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from dataclasses import asdict, astuple
@@ -45,7 +46,7 @@ def init(
     from orchestration.pipeline.new_project import make_project
 
     print_message(make_project(folder, source))
-    print_message(f"next: cd {folder} && freshet demo")
+    print_message(f"next: cd {shlex.quote(str(folder))} && freshet demo")
 
 
 def ingest() -> None:

@@ -368,4 +368,4 @@ def import_(
     report = import_project(project, folder, index, assign_settings)
     print_change_report(report, as_json)
     if report.corpus_documents and not as_json:
-        print_message("build it with: freshet ingest && freshet run && freshet register")
+        print_message("build it and make it live with: freshet demo")

@@ -14,8 +14,8 @@ DocumentFiles = Annotated[
     list[Path],
     typer.Argument(
         help="Files of rows (.jsonl, .ndjson, .json, .csv, .tsv, .parquet), documents (.md, .html, "
-        ".txt, .rst, .rtf, .pdf, .docx, .pptx, .xlsx, .odt, .ods, .odp, .epub, .eml, .ipynb) or "
-        "folders; - reads standard input."
+        ".txt, .rst, .rtf, .pdf, .docx, .pptx, .xlsx, .odt, .ods, .odp, .epub, .eml, .ipynb and "
+        "similar formats) or folders; - reads standard input."
     ),
 ]
 RowFormat = Literal["jsonl", "ndjson", "json", "csv", "tsv", "parquet"]

@@ -31,6 +31,14 @@ def run_command(*arguments: str) -> str:
     return CliRunner().invoke(app, arguments, catch_exceptions=False).output
 
 
+def test_next_command_enters_a_folder_with_a_blank(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    output = run_command("init", "my notes")
+
+    assert "next: cd 'my notes' && freshet demo" in output
+
+
 def test_unknown_stage_does_not_change_settings(project):
     before = project.params_file.read_bytes()
 
