@@ -19,7 +19,7 @@ MEMORY_KB = $(shell test -w $(MEMORY) && df -Pk $(MEMORY) | awk 'NR == 2 { print
 TEMPORARY = $(shell test "$(MEMORY_KB)" -gt 4000000 2>/dev/null && echo $(MEMORY) || echo "$${TMPDIR:-/tmp}")
 ORCHESTRATION_TESTS := $(addprefix tests/,assets freshet orchestration)
 # Experiments train, too, and so both processes have the same work.
-TRAINING_TESTS := tests/experiments $(wildcard $(addprefix tests/model_code/,dsi encoding hierarchy lexical queries retrieval stages training))
+TRAINING_TESTS := tests/experiments $(wildcard $(addprefix tests/model_code/,dsi encoding evaluation hierarchy incdsi lexical mlr queries retrieval stages training))
 
 .PHONY: install demo test test-all test-long unit-tests training-tests orchestration-tests end-to-end-tests ui repro docs lint clean
 
