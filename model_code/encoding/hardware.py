@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from model_code.errors import SettingsError
+from model_code.settings import require
 
 MAX_FLOAT16 = torch.finfo(torch.float16).max
 """Largest absolute weight that half precision can store."""
@@ -45,7 +46,7 @@ def pick_device(device: str) -> torch.device:
     """Return the device with a name. "auto" is the first GPU, or the CPU if there is no GPU.
 
     Raises:
-        SettingsError: If there is no device of that name.
+        SettingsError: If there is no device of that name, or this machine does not have it.
 
     >>> pick_device("cpu")
     device(type='cpu')
@@ -53,11 +54,21 @@ def pick_device(device: str) -> torch.device:
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        return torch.device(device)
+        picked = torch.device(device)
     except RuntimeError:
         raise SettingsError(
             f"device is {device!r}, but must be auto, cpu, cuda or cuda:N"
         ) from None
+
+    if picked.type == "cuda":
+        gpu_count = torch.cuda.device_count()
+        gpu_number = picked.index or 0
+        require(
+            gpu_number < gpu_count,
+            f"device is {device!r}, but PyTorch finds {gpu_count} GPUs here, numbered from 0; set "
+            "auto, cpu, or the number of one of them",
+        )
+    return picked
 
 
 def has_bfloat16(device: torch.device) -> bool:

@@ -24,9 +24,11 @@ from model_code.encoding.hardware import (
     has_bfloat16,
     has_half_weights,
     pack_linear_layers,
+    pick_device,
     select_packing,
     uses_bfloat16,
 )
+from model_code.errors import SettingsError
 from tests.tiny_encoder import make_tiny_encoder
 
 CPU = torch.device("cpu")
@@ -51,6 +53,14 @@ KINDS = [
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return make_tiny_encoder(tmp_path_factory.mktemp("packed") / "encoder", TEXTS)
+
+
+def test_missing_gpu_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", Mock(return_value=1))
+
+    assert pick_device("cuda:0") == torch.device("cuda:0")
+    with pytest.raises(SettingsError, match="'cuda:1', but PyTorch finds 1 GPUs"):
+        pick_device("cuda:1")
 
 
 def packed_linear(kind: type[PackedLinear], *sizes: int, bias: bool = True) -> nn.Linear:

@@ -179,6 +179,7 @@ def test_gpu_without_bfloat16_uses_float32(monkeypatch, in_hardware: bool, dtype
     def is_bf16_supported(including_emulation: bool = True) -> bool:
         return including_emulation or in_hardware
 
+    monkeypatch.setattr(torch.cuda, "device_count", MagicMock(return_value=2))
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", is_bf16_supported)
     monkeypatch.setattr(sequence_to_sequence, "require_positions", MagicMock())
     monkeypatch.setattr(sequence_to_sequence, "load_sequence_model", load)
