@@ -96,7 +96,17 @@ class Objective(nn.Module):
             self.recluster(hierarchy)
 
     def recluster(self, hierarchy: Hierarchy) -> None:
-        """Replace the centroids of the first M levels by those of a new hierarchy."""
+        """Replace the centroids of the first M levels by those of a new hierarchy.
+
+        Raises:
+            FreshetError: If the hierarchy clusters vectors of another encoder.
+        """
+        if hierarchy.dimension != self.encoder.dimension:
+            raise FreshetError(
+                f"the encoder's vectors have {self.encoder.dimension} components, and the "
+                f"hierarchy's have {hierarchy.dimension}; set hierarchy_weight: 0, or name the "
+                "encoder as base of the retriever, so that passages are clustered by it"
+            )
         levels = slice(0, self.settings.hierarchy_levels)
         centroids = [torch.from_numpy(level) for level in hierarchy.centroids[levels]]
         parents = [torch.from_numpy(level) for level in hierarchy.parents[levels]]

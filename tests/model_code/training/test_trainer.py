@@ -152,6 +152,14 @@ def test_reclustering_replaces_the_centroids(tmp_path: Path):
         assert torch.equal(centroids.detach(), torch.from_numpy(expected))
 
 
+def test_hierarchy_of_another_encoder_is_refused(tmp_path: Path):
+    objective = make_step(tmp_path).objective
+    other_tree = make_tree(np.random.default_rng(9).standard_normal((24, 8)))
+
+    with pytest.raises(FreshetError, match="have 32 components, and the hierarchy's have 8"):
+        objective.recluster(other_tree)
+
+
 def test_training_lowers_the_loss_and_raises_the_metric(tmp_path: Path):
     trainer = make_trainer(
         tmp_path, steps=60, log_every=10, evaluate_every=20, frozen_layers=None, learning_rate=1e-2
