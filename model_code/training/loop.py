@@ -1,8 +1,8 @@
 """The loop that every training runs, and checkpoints to resume from.
 
 Subclasses of `TrainingLoop` define a step and an evaluation. Batches and the learning rate depend
-only on the number of the step. So on the same machine, a resumed training equals an uninterrupted
-one bit for bit.
+only on the number of the step. So on the same CPU, a resumed training equals an uninterrupted one
+bit for bit. A GPU adds gradients in a varying order, so that the last bits differ.
 
 A checkpoint is a folder. It is written under another name and then renamed, so that an incomplete
 checkpoint is never read. accelerate saves the objective's weights, the optimiser's state and the
