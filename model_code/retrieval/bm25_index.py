@@ -107,6 +107,13 @@ The weights of a common term take 8 bytes per passage, and those of other terms 
 that contains the term. So there is room for the common terms and for hundreds of others.
 """
 
+MAX_KEPT_SCORES = 2**27
+"""Number of scores, over all queries of a call, up to which queries keep them (512 MiB).
+
+A search, the scores of candidates and the best passage need the same scores. An evaluation of
+thousands of queries over a large index would fill the memory with them, so it computes them again.
+"""
+
 MIN_CACHED_BYTES = 2**22
 """Size in bytes up to which a small index caches the weights of the terms that were searched."""
 
@@ -1006,7 +1013,7 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         rows = None if allowed is None else self.ids.rows_of(allowed)
         rankings = []
         for query in queries:
-            scores = self._scores(query)
+            scores = self._scores(query, len(queries))
             if rows is not None:
                 scores = scores[rows]
             rankings.append(self.ids.best_documents(scores, k, rows))
@@ -1023,7 +1030,7 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         scores = []
         for query, documents in zip(queries, candidates, strict=True):
             groups = self.ids.group_rows(documents)
-            passage_scores = self._scores(query)[groups.rows]
+            passage_scores = self._scores(query, len(queries))[groups.rows]
             scores.append(groups.max_scores(passage_scores).astype(np.float64))
         return scores
 
@@ -1407,11 +1414,22 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         frequencies = np.bincount(key_numbers, np.concatenate(frequency_parts), len(keys))
         return keys, frequencies
 
-    def _scores(self, query: Bm25Query) -> np.ndarray:
-        """Return the score of every passage for a query, (n,), computed once per query."""
-        if id(self) not in query.scores:
-            query.scores[id(self)] = self._sum_weights(query)
-        return query.scores[id(self)]
+    def _scores(self, query: Bm25Query, query_count: int = 1) -> np.ndarray:
+        """Return the score of every passage for a query, (n,).
+
+        The query keeps the scores for the next call, unless all queries of the call would keep more
+        than `MAX_KEPT_SCORES`.
+
+        Args:
+            query: The query.
+            query_count: Number of queries of the call.
+        """
+        scores = query.scores.get(id(self))
+        if scores is None:
+            scores = self._sum_weights(query)
+            if query_count * len(scores) <= MAX_KEPT_SCORES:
+                query.scores[id(self)] = scores
+        return scores
 
     def _sum_weights(self, query: Bm25Query) -> np.ndarray:
         """Sum the weights of a query's terms for every passage, shape (n,), float32.

@@ -336,3 +336,18 @@ def test_scores_do_not_depend_on_the_cache(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(bm25_index, "MAX_CACHED_BYTES_PER_PASSAGE", 0)
 
     assert Bm25Index.build(texts, ids).search(queries, 4) == expected
+
+
+def test_many_queries_keep_no_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of queries over a large index would fill the memory with scores."""
+    index = Bm25Index.build(TEXTS, DOCUMENTS, SIMPLE_WORDS)
+    texts = ["sort table", "read file", "numbers"]
+    expected = index.search(texts, 3)
+    monkeypatch.setattr(bm25_index, "MAX_KEPT_SCORES", 2 * len(TEXTS))
+
+    queries = index.encode_queries(texts)
+
+    assert index.search_encoded(queries, 3) == expected
+    assert not any(query.scores for query in queries)
+    index.score_encoded(queries[:2], [["a"], ["b"]])
+    assert [len(query.scores) for query in queries] == [1, 1, 0]
