@@ -11,6 +11,10 @@ c the smallest chance of acceptance for which work starts. Then with at least th
 
 - n queries show the gain g if n >= ((z(1 - alpha / 2) + z(c)) s / g)^2,
 - n queries rule out a loss of the margin m if n >= ((z(1 - alpha) + z(c)) s / m)^2.
+
+The first number is an approximation, which is too small for very few queries: with 5 queries, the
+gate's test cannot give p < .05, however large their gains are. So the gain needs at least as many
+queries as give such a p if all of them gain.
 """
 
 from __future__ import annotations
@@ -22,7 +26,11 @@ from typing import Any
 
 from model_code.evaluation.promotion import Verdict
 from model_code.evaluation.settings import PromotionSettings
-from model_code.evaluation.significance import queries_for_gain, queries_to_rule_out_loss
+from model_code.evaluation.significance import (
+    queries_for_gain,
+    queries_for_significance,
+    queries_to_rule_out_loss,
+)
 
 # Chance of acceptance below which work does not start by itself. It is low, because a refused
 # retrain costs only time, and a retrain that never starts leaves the index behind its documents.
@@ -104,8 +112,8 @@ def needed_queries(deviations: Deviations, settings: PromotionSettings) -> GateQ
 
     With these numbers, each condition of the gate holds with the chance `MIN_CHANCE`.
 
-    A number is 0 if it cannot be told: without a largest plausible gain, or with a margin of 0.
-    With that margin, the chance does not depend on the number of queries.
+    Both numbers are 0 without a largest plausible gain. The second one is also 0 with a margin of
+    0, because the chance does not depend on the number of queries then.
 
     Args:
         deviations: Deviations of the paired differences.
@@ -120,7 +128,8 @@ def needed_queries(deviations: Deviations, settings: PromotionSettings) -> GateQ
         no_loss = queries_to_rule_out_loss(
             deviations.no_loss, settings.margin, settings.alpha, MIN_CHANCE
         )
-    return GateQueries(gain or 0, no_loss or 0)
+    smallest_sample = queries_for_significance(settings.alpha)
+    return GateQueries(max(gain or 0, smallest_sample), no_loss or 0)
 
 
 def gate_obstacle(

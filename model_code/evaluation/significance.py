@@ -92,6 +92,21 @@ def queries_for_gain(deviation: float, gain: float, alpha: float, power: float) 
     return math.ceil((quantiles * deviation / gain) ** 2)
 
 
+def queries_for_significance(alpha: float) -> int:
+    """Return the smallest number of queries with which the paired test can give p < alpha.
+
+    `paired_randomisation_test` is exact for few queries. Its smallest p is 2 / 2^n for n queries,
+    if all differences have the same sign.
+
+    Args:
+        alpha: Level of the test.
+
+    >>> queries_for_significance(alpha=0.05)
+    6
+    """
+    return math.floor(1 - math.log2(alpha)) + 1
+
+
 def queries_to_rule_out_loss(
     deviation: float, margin: float, alpha: float, power: float
 ) -> int | None:

@@ -38,8 +38,25 @@ def test_needed_queries_by_hand() -> None:
     gain_quantiles = 1.959964 + quantile_of_chance
     loss_quantiles = 1.644854 + quantile_of_chance
 
-    assert NEEDED.gain == int(np.ceil((gain_quantiles * TYPICAL_DEVIATION / 0.1) ** 2))
-    assert NEEDED.no_loss == int(np.ceil((loss_quantiles * TYPICAL_DEVIATION / 0.02) ** 2))
+    needed = needed_queries(Deviations(), SETTINGS.replace(largest_plausible_gain=0.03))
+
+    assert needed.gain == int(np.ceil((gain_quantiles * TYPICAL_DEVIATION / 0.03) ** 2))
+    assert needed.no_loss == int(np.ceil((loss_quantiles * TYPICAL_DEVIATION / 0.02) ** 2))
+
+
+@pytest.mark.parametrize("alpha", [0.01, 0.05, 0.0625, 0.2])
+def test_gate_can_accept_with_the_needed_queries_only(alpha: float) -> None:
+    """If every query gains, the gate's test can be significant with this number and not below."""
+    settings = SETTINGS.replace(alpha=alpha)
+    needed = needed_queries(Deviations(gain=0.01), settings).gain
+
+    passed = []
+    for queries in (needed - 1, needed):
+        before = np.full(queries, 0.5)
+        verdict = judge_promotion(make_scores(before + 0.1), make_scores(before), settings)
+        passed.append(verdict.passed)
+
+    assert passed == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -79,11 +96,11 @@ def test_reason_says_how_many_questions_are_needed() -> None:
     ],
 )
 def test_settings_that_hold_nothing_back(settings: PromotionSettings) -> None:
-    assert gate_obstacle(GateQueries(1, 1), settings) is None
+    assert gate_obstacle(GateQueries(6, 1), settings) is None
 
 
 def test_smaller_gain_needs_more_queries() -> None:
-    smaller = needed_queries(Deviations(), SETTINGS.replace(largest_plausible_gain=0.05))
+    smaller = needed_queries(Deviations(), SETTINGS.replace(largest_plausible_gain=0.02))
 
     assert smaller.gain > 2 * NEEDED.gain
     assert smaller.no_loss == NEEDED.no_loss

@@ -77,7 +77,7 @@ def test_obstacle_is_named(learning: int, gate: int, obstacle: str | None) -> No
         assert obstacle in queries.obstacle
 
 
-@pytest.mark.parametrize(("gate", "is_refused"), [(1, True), (2, False)])
+@pytest.mark.parametrize(("gate", "is_refused"), [(5, True), (6, False)])
 def test_few_gate_queries_would_refuse_new_weights(gate: int, is_refused: bool) -> None:
     queries = RetuneQueries(queries_of(30), queries_of(gate), at_build=0)
 
