@@ -246,7 +246,10 @@ def _merge(arrived: _Relevance, corpus: JudgedPairs, own: _Relevance) -> JudgedP
             merged.relevance[query_id, document_id] = grade
 
     merged.texts.update(corpus.texts)
-    merged.splits.update(corpus.splits)
+    for query_id, split in corpus.splits.items():
+        # A query without a split in the corpus keeps the one that its own judgements state.
+        if split is not None or query_id not in merged.splits:
+            merged.splits[query_id] = split
     for (query_id, document_id), grade in corpus.relevance.items():
         own_grade = own.grade(corpus.texts[query_id], document_id)
         merged.relevance[query_id, document_id] = grade if own_grade is None else own_grade

@@ -220,6 +220,22 @@ def test_own_judgements_are_exported(project):
     ]
 
 
+def test_stated_split_of_query_without_answer_in_corpus_is_kept(project):
+    """The judged document was added after the build, so that the corpus has the query alone."""
+    add(collection_of(project), row("new"))
+    text = "asks for what is new"
+    queries = pd.read_parquet(corpus_file(project, "queries"))
+    queries.loc[len(queries)] = {"query_id": text_query_id(text), "text": text, "split": None}
+    queries.to_parquet(corpus_file(project, "queries"))
+    record_judgements(project.judgements, [JudgedPair(text, "new", split="gate")])
+
+    qrels = export(project)["qrels"]
+
+    assert (text_query_id(text), "new", "gate") in rows_of(
+        qrels, "query_id", "document_id", "split"
+    )
+
+
 def test_own_judgement_replaces_that_of_the_corpus(project):
     record_judgements(project.judgements, [JudgedPair("how to sort", "numpy.sort", 3)])
 
