@@ -60,10 +60,14 @@ def find_problems(project: Project) -> dict[str, str]:
 def failed_task_runs(project: Project) -> set[str]:
     """Return the ids of the Dagster runs of those failed tasks that `find_problems` reports.
 
-    The sensor `notices` does not report these failed runs a second time.
+    The sensor `notices` does not report these failed runs a second time. The result is empty if the
+    ledger is damaged, which `find_problems` reports instead.
     """
     run_ids: set[str] = set()
-    ledger = open_ledger_if_exists(project)
+    try:
+        ledger = open_ledger_if_exists(project)
+    except FreshetError:
+        return run_ids
     if ledger is None:
         return run_ids
     with ledger:

@@ -186,5 +186,16 @@ def test_unsent_problem_is_sent_by_next_tick(problems, received, monkeypatch, co
     assert "drift of topics" in received[-1]
 
 
+def test_damaged_ledger_is_sent(project, received, context):
+    receive(project, "a")
+    for file in project.live.glob("ledger.sqlite*"):
+        file.write_bytes(b"no database" * 500)
+
+    notices_sensor(context)
+
+    (message,) = received
+    assert "ledger.sqlite is damaged" in message
+
+
 def test_problems_are_shown_without_address(problems, context):
     assert "drift of topics" in notices_sensor(context).skip_message
