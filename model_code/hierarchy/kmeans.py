@@ -17,8 +17,8 @@ MAX_SMALL_RUN = 100_000
 # How often a small problem is solved, each time from other random centroids. With few clusters, a
 # single result depends on chance. The best of four has a 0.3 to 0.9 % better objective.
 STARTS_OF_SMALL_RUN = 4
-# Difference between the seeds of two starts. It is so large that starts of different levels never
-# have the same seed.
+# Difference between the seeds of two starts. It is so large that starts of projects with seeds such
+# as 0, 1 and 2 never have the same seed.
 SEED_STEP = 1_000_003
 # Number of rounds in which initial centroids are drawn. 16 and 32 rounds gave no better objective
 # on 1,500 to 12,000 sentence vectors.

@@ -62,7 +62,7 @@ class FusedIncDsiBuilder(GenerationBuilder):
 
     The queries of a document come from the row that added it, or from thumbs up on hits, which are
     called earned queries. Documents without queries, and documents with several vectors, are
-    searched by their encodings.
+    searched by their encodings. So are all documents if vectors do not affect the scores.
 
     Equal settings and equal changes in equal order give equal vectors. The grouping of the changes
     into calls does not matter, with two exceptions:
@@ -107,7 +107,7 @@ class FusedIncDsiBuilder(GenerationBuilder):
     def prepare(self) -> None:
         """Load the segments and compute the constraints, so that the first addition is fast."""
         base = self.searcher.base
-        if base.retriever.dense is not None:
+        if can_solve_vectors(base):
             self._load_build(base)
 
     def apply(
@@ -137,7 +137,7 @@ class FusedIncDsiBuilder(GenerationBuilder):
         """
         searcher = self.searcher
         base = searcher.base
-        if base.retriever.dense is None:
+        if not can_solve_vectors(base):
             return {}
         return find_documents_to_solve(
             searcher,
@@ -212,7 +212,7 @@ class FusedIncDsiBuilder(GenerationBuilder):
     ) -> LoadedSegment:
         """Write a segment with encodings, and replace the encodings of documents with queries."""
         segment = write_segment(folder, base, puts, text, refine)
-        if base.retriever.dense is None:
+        if not can_solve_vectors(base):
             return segment
         arrivals = self._arrivals(base, segment, puts)
         if not any(arrival.queries for arrival in arrivals):
@@ -289,6 +289,14 @@ class FusedIncDsiBuilder(GenerationBuilder):
             prepared = self._prepared[segment]
             parts.append((prepared, prepared.find_live(view)))
         return parts
+
+
+def can_solve_vectors(base: BaseSegment) -> bool:
+    """Return whether vectors affect the scores of a retriever, so that they can be solved.
+
+    A fusion may have no dense component, or have learned the weight 0 for it.
+    """
+    return base.retriever.dense is not None and FusedScore(base).dense_weight > 0
 
 
 def replace_vectors(score: FusedScore, segment: LoadedSegment, solver: FusedSolver) -> None:

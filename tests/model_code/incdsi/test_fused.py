@@ -21,6 +21,7 @@ from model_code.collection.generations.refinements import (
 )
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.segments.documents import INDEX
+from model_code.collection.segments.known_overrides import LaterEvidence
 from model_code.collection.segments.segment import BaseSegment
 from model_code.collection.segments.solved import SolvedDocument, SolvedDocuments, SolvedSummary
 from model_code.corpus.known_queries import KNOWN_QUERIES, CorpusQueries, query_hash
@@ -33,8 +34,10 @@ from model_code.incdsi.fused_builder import FusedIncDsiBuilder, replace_vectors
 from model_code.incdsi.fused_scores import FusedScore
 from model_code.incdsi.settings import AdditionSettings
 from model_code.retrieval.dense_index import EXACT_SETTINGS, DenseIndex
+from model_code.retrieval.fused import FusedRetriever
 from model_code.retrieval.indexed import RetrieverSegment
 from model_code.text.documents import Change, Document, Remove
+from model_code.text.known_queries import KnownQuery, QuerySource
 from tests.disk import skip_fsync
 from tests.model_code.collection.laws import OLD, make_encoder, open_build, up_to
 
@@ -129,6 +132,24 @@ def test_cold_builders_give_equal_vectors(opened: Path, tmp_path: Path) -> None:
         vectors.append(read_vectors(live))
 
     assert vectors[0] == vectors[1]
+
+
+def test_nothing_is_solved_if_vectors_have_no_weight(live: Path) -> None:
+    builder = make_builder(live)
+    built: Any = builder.searcher.base.built
+    if not isinstance(built, FusedRetriever):
+        pytest.skip("a dense retriever has no weights")
+    weights = {name: float(name == "bm25") for name in built.fusion.weights}
+    built.fusion = replace(built.fusion, weights=weights)
+
+    with np.errstate(all="raise"):
+        result = builder.apply(EVENTS[:3], up_to(3), {})
+
+    assert result.added == ("n1", "n2", "n3")
+    assert read_solved(live) == {}
+    thumb = KnownQuery("d05", "word22 word24", QuerySource.FEEDBACK)
+    builder.later_evidence = lambda: LaterEvidence((thumb,), frozenset())
+    assert builder.find_documents_to_solve({}) == {}
 
 
 def test_compaction_copies_vectors_and_records(live: Path) -> None:
