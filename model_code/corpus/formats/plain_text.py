@@ -6,9 +6,13 @@ import re
 
 from model_code.corpus.formats.encodings import decode_text
 from model_code.corpus.formats.extraction import Extraction
+from model_code.corpus.rows import RowError
 
 # Markdown, to which texts are converted, has six levels of headings.
 MAX_HEADING_LEVEL = 6
+
+# The first bytes of formats that are written with letters, but are no text.
+_MARKS_OF_OTHER_FORMATS = ((b"%PDF-", ".pdf"), (b"{\\rtf1", ".rtf"))
 
 # A title of reStructuredText, with a line below it and perhaps one above it.
 _UNDERLINED_TITLE = re.compile(
@@ -17,7 +21,14 @@ _UNDERLINED_TITLE = re.compile(
 
 
 def read_plain_text(data: bytes) -> Extraction:
-    """Read a text file in any encoding."""
+    """Read a text file in any encoding.
+
+    Raises:
+        RowError: If the bytes are not text, or are a file of PDF or RTF with a wrong suffix.
+    """
+    for mark, suffix in _MARKS_OF_OTHER_FORMATS:
+        if data.startswith(mark):
+            raise RowError("unreadable file", f"it is no plain text; give it the suffix {suffix}")
     decoded = decode_text(data)
     extraction = Extraction(decoded.text, may_use_heading=False)
     extraction.note_encoding(decoded)

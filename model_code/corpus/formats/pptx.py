@@ -32,7 +32,8 @@ def read_pptx(data: bytes) -> Extraction:
     Raises:
         RowError: If the file is not a presentation, or is not safe to read.
     """
-    from pptx import Presentation
+    from pptx.package import Package
+    from pptx.parts.presentation import PresentationPart
 
     archive = Archive(data)
     # The library parses every part, even one without text, so all parts are checked first.
@@ -40,17 +41,22 @@ def read_pptx(data: bytes) -> Extraction:
     text_parts = [name for name in archive.names if _TEXT_PART.fullmatch(name)]
     all_text = list_text(archive, text_parts, OOXML_TEXT)
     try:
-        presentation = Presentation(io.BytesIO(data))
+        main_part = Package.open(io.BytesIO(data)).main_document_part
     except (KeyError, ValueError, SyntaxError) as error:
         raise RowError("unreadable file", f"it is no presentation: {error}") from None
+    # Slide shows and templates are presentations as well, which `pptx.Presentation` refuses.
+    if not isinstance(main_part, PresentationPart):
+        raise RowError("unreadable file", "it is no presentation")
+    presentation = main_part.presentation
 
     sections: list[str] = []
     for number, slide in enumerate(presentation.slides, start=1):
         title = _slide_title(slide)
         blocks = list(_slide_blocks(slide))
-        # The heading shows the title already.
-        if title in blocks:
-            blocks.remove(title)
+        # The heading shows the title already, on one line.
+        lines = [" ".join(block.split()) for block in blocks]
+        if title in lines:
+            del blocks[lines.index(title)]
         heading = title or f"Slide {number}"
         sections.append("\n".join([f"## {heading}\n", *blocks]))
 

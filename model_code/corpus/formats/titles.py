@@ -9,6 +9,7 @@ _JUNK_TITLES = re.compile(
     r"""
     (?:microsoft\ (?:word|excel|powerpoint|office\ word)\b.*)
     | (?:(?:untitled|unbenannt|sans\ titre|sin\ título|senza\ titolo|unnamed)[\s\w-]*)
+    | (?:(?:book|classeur|libro|unknown|unbekannt|inconnu|desconocido)[\s\d_-]*)
     | (?:(?:word|powerpoint|excel|pdf|new|neues|google\ docs)\ (?:document|dokument|presentation
         |worksheet|file|page|slide)\W*\d*)
     | (?:(?:document|dokument|documento|präsentation|presentation|workbook|mappe|sheet|page

@@ -38,6 +38,11 @@ MAX_FIELD_LEVELS = 50
 _READERS: Mapping[str, str] = {
     ".md": "markdown:read_markdown",
     ".markdown": "markdown:read_markdown",
+    ".mdown": "markdown:read_markdown",
+    ".mkd": "markdown:read_markdown",
+    ".mdx": "markdown:read_markdown",
+    ".qmd": "markdown:read_markdown",
+    ".rmd": "markdown:read_markdown",
     ".html": "html:read_html",
     ".htm": "html:read_html",
     ".xhtml": "html:read_html",
@@ -57,12 +62,21 @@ _READERS: Mapping[str, str] = {
     ".pdf": "pdf:read_pdf",
     ".docx": "docx:read_docx",
     ".docm": "docx:read_docx",
+    ".dotx": "docx:read_docx",
+    ".dotm": "docx:read_docx",
     ".pptx": "pptx:read_pptx",
+    ".pptm": "pptx:read_pptx",
+    ".ppsx": "pptx:read_pptx",
+    ".potx": "pptx:read_pptx",
     ".xlsx": "xlsx:read_xlsx",
     ".xlsm": "xlsx:read_xlsx",
+    ".xltx": "xlsx:read_xlsx",
     ".odt": "odt:read_odt",
+    ".ott": "odt:read_odt",
     ".ods": "odt:read_ods",
+    ".ots": "odt:read_ods",
     ".odp": "odt:read_odp",
+    ".otp": "odt:read_odp",
     ".rtf": "rtf:read_rtf",
     ".epub": "epub:read_epub",
     ".eml": "mail:read_mail",
@@ -71,6 +85,7 @@ _READERS: Mapping[str, str] = {
 DOCUMENT_SUFFIXES = tuple(_READERS)
 
 _OLD_OFFICE = "an old Office format; save it in the new one, with an x at the end of the suffix"
+_OTHER_BOOK = "an e-book without a reader here; convert it to .epub"
 _PICTURE = "a picture; its text needs text recognition first"
 # Suffixes of files that may hold a document but have no reader, with the reason and the remedy.
 UNREAD_SUFFIXES: Mapping[str, str] = {
@@ -78,9 +93,22 @@ UNREAD_SUFFIXES: Mapping[str, str] = {
     ".dot": _OLD_OFFICE,
     ".xls": _OLD_OFFICE,
     ".ppt": _OLD_OFFICE,
+    ".pps": _OLD_OFFICE,
+    ".xlsb": "a binary workbook; save it as .xlsx",
+    ".fodt": "a flat OpenDocument text; save it as .odt",
+    ".wpd": "a document of WordPerfect; save it as .docx",
+    ".wps": "a document of Works or WPS; save it as .docx",
     ".pages": "a document of Apple Pages; export it as .docx",
+    ".key": "a presentation of Apple Keynote; export it as .pptx",
+    ".numbers": "a workbook of Apple Numbers; export it as .xlsx",
     ".msg": "an Outlook e-mail; save it as .eml",
-    ".mobi": "an e-book without a reader here; convert it to .epub",
+    ".mbox": "a mailbox of several e-mails; save each of them as .eml",
+    ".mobi": _OTHER_BOOK,
+    ".azw": _OTHER_BOOK,
+    ".azw3": _OTHER_BOOK,
+    ".fb2": _OTHER_BOOK,
+    ".ps": "a PostScript file; convert it to .pdf",
+    ".xps": "an XPS document; convert it to .pdf",
     ".djvu": "scanned pages; convert it to .pdf with text recognition",
     ".png": _PICTURE,
     ".jpg": _PICTURE,
@@ -111,6 +139,8 @@ _MAIN_HEADING = re.compile(r"(?:\A|(?<=\n\n))# +([^\n]+)(?=\n\n|\s*\Z)")
 # A date in ISO order with other signs, or without zeros, such as 2024/05/01 or 2024-5-1.
 _LOOSE_DATE = re.compile(r"^(\d{4})([-/.])(\d{1,2})\2(\d{1,2})(?!\d)")
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
+# Codes by which a terminal changes colours, as in logs and in the outputs of notebooks.
+_TERMINAL_CODE = re.compile(r"\x1b\[[0-9;:?]*[A-Za-z]")
 
 
 def read_document(path: Path, document_id: str, name: str) -> Row | RefusedRow:
@@ -201,6 +231,7 @@ def _extract(data: bytes, suffix: str) -> Extraction:
     if len(data) > MAX_FILE_BYTES:
         raise _huge_file(len(data))
     extraction = _reader(suffix)(data)
+    _remove_terminal_codes(extraction)
     if not extraction.text.strip():
         raise RowError("empty text", _empty_reason(extraction))
 
@@ -214,6 +245,15 @@ def _extract(data: bytes, suffix: str) -> Extraction:
     for remark in measure_completeness(extraction):
         extraction.note(remark.kind, remark.detail, remark.share)
     return extraction
+
+
+def _remove_terminal_codes(extraction: Extraction) -> None:
+    """Remove the codes of terminals, which would become a part of the words beside them."""
+    if "\x1b" not in extraction.text:
+        return
+    extraction.text = _TERMINAL_CODE.sub("", extraction.text)
+    if extraction.all_text is not None:
+        extraction.all_text = [_TERMINAL_CODE.sub("", piece) for piece in extraction.all_text]
 
 
 def _empty_reason(extraction: Extraction) -> str:

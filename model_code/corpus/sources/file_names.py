@@ -21,8 +21,8 @@ def refuse_name(printable_name: str) -> RefusedRow:
         printable_name: The name, as `escape_name` returns it.
     """
     detail = (
-        "the file's name holds a line end, a control character or bytes that are no UTF-8, or is "
-        "too long; rename the file"
+        "the file's name holds a line end, a control character or bytes that are no UTF-8, begins "
+        "or ends with a blank, or is too long; rename the file"
     )
     return RefusedRow(
         "documents",

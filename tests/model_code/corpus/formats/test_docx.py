@@ -117,7 +117,9 @@ def test_headings_follow_the_names_of_styles():
     assert text_of(body) == "# Delta\n\n\n# Silt\n\n\n# Clay\n\nPlain"
 
 
-@pytest.mark.parametrize("title", ["Word Document", "Microsoft Word - a.doc", "untitled", ""])
+@pytest.mark.parametrize(
+    "title", ["Word Document", "Microsoft Word - a.doc", "untitled", "Book1", "Unknown", ""]
+)
 def test_title_of_a_program_is_no_title(title):
     assert read_docx(docx(paragraph("x"), title)).title == ""
     assert read_docx(docx(paragraph("x"), "Silt and clay")).title == "Silt and clay"

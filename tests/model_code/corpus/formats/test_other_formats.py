@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import io
 import json
+import zipfile
 from email.message import EmailMessage
 
 import pytest
@@ -65,6 +66,38 @@ def test_slides_are_sections_with_tables_notes_and_alt_texts():
     assert extraction.text.startswith("## Harbour plan\n\nquay depth")
     for words in ("Speak slowly.", "grouped words", "an alt text"):
         assert words in extraction.text
+
+
+@pytest.mark.parametrize("kind", ["slideshow", "template"])
+def test_slide_show_and_template_are_presentations(kind):
+    pptx = pytest.importorskip("pptx")
+    presentation = pptx.Presentation()
+    slide = presentation.slides.add_slide(presentation.slide_layouts[5])
+    slide.shapes.title.text = "Pilot\vboats"
+    stream = io.BytesIO()
+    presentation.save(stream)
+    parts = read_parts(stream.getvalue())
+    types = parts["[Content_Types].xml"]
+    parts["[Content_Types].xml"] = types.replace(b"presentation.main", f"{kind}.main".encode())
+
+    extraction = require_complete(read_pptx(archive(parts)))
+
+    assert extraction.title == "Pilot boats"
+    assert extraction.text == "## Pilot boats\n"
+
+
+def test_workbook_is_no_presentation():
+    openpyxl = pytest.importorskip("openpyxl")
+    stream = io.BytesIO()
+    openpyxl.Workbook().save(stream)
+
+    with pytest.raises(RowError, match="it is no presentation"):
+        read_pptx(stream.getvalue())
+
+
+def read_parts(data: bytes) -> dict[str, bytes]:
+    with zipfile.ZipFile(io.BytesIO(data)) as source:
+        return {name: source.read(name) for name in source.namelist()}
 
 
 def test_sheets_are_sections_with_a_line_per_row():

@@ -4,6 +4,8 @@ and each refusal.
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from model_code.corpus.cleaning import clean_text
@@ -12,6 +14,7 @@ from model_code.corpus.sources import document_files
 from model_code.corpus.sources.document_files import read_document, read_document_bytes
 from model_code.text.passages import passage_spans, section_at
 from tests.document_files import pdf, write_docx
+from tests.office_files import docx, paragraph
 
 MARKDOWN = """---
 title: On moss
@@ -133,6 +136,10 @@ def test_first_heading_is_the_title_of_a_docx_without_title(tmp_path):
         ("old.doc", b"\xd0\xcf\x11\xe0", "unreadable file"),
         ("old.docx", b"\xd0\xcf\x11\xe0", "unreadable file"),
         ("picture.png", b"\x89PNG", "unreadable file"),
+        ("deck.key", b"PK\x03\x04", "unreadable file"),
+        ("mails.mbox", b"From x\n", "unreadable file"),
+        ("report.txt", pdf(["words"]), "unreadable file"),
+        ("letter.txt", b"{\\rtf1 words}", "unreadable file"),
     ],
 )
 def test_unreadable_document_is_refused_with_reason(tmp_path, name, content, reason):
@@ -226,6 +233,36 @@ def test_file_without_text_says_why(tmp_path, name, content, reason):
 
     assert isinstance(refused, RefusedRow)
     assert reason in refused.detail
+
+
+@pytest.mark.parametrize("suffix", [".mdx", ".qmd", ".Rmd", ".mkd", ".mdown"])
+def test_markdown_has_many_suffixes(suffix):
+    row = read_document_bytes(b"# Moss\n\nIt *grows*.", suffix, "a", "a")
+
+    assert isinstance(row, Row)
+    assert row.values["title"] == "Moss"
+    assert row.values["text"] == "It grows."
+
+
+@pytest.mark.parametrize("suffix", [".docm", ".dotx", ".dotm"])
+def test_template_of_word_is_read(suffix):
+    row = read_document_bytes(docx(paragraph("It grows.")), suffix, "a", "a")
+
+    assert isinstance(row, Row)
+    assert row.values["text"] == "It grows."
+
+
+def test_codes_of_terminals_are_no_text():
+    log = b"\x1b[1;31mERROR\x1b[0m pump \x1b[?25lfailed"
+    cell = {"cell_type": "code", "source": "x", "outputs": [{"text": log.decode()}]}
+    notebook = json.dumps({"cells": [cell], "nbformat": 4}).encode()
+
+    for data, suffix in ((log, ".log"), (notebook, ".ipynb")):
+        row = read_document_bytes(data, suffix, "a", "a")
+
+        assert isinstance(row, Row)
+        assert row.values["text"].endswith("ERROR pump failed")
+        assert row.notes == ()
 
 
 def test_expiry_that_is_no_date_is_noted():
