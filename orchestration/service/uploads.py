@@ -9,6 +9,7 @@ import tempfile
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from anyio import CapacityLimiter
 from fastapi import UploadFile
@@ -26,6 +27,11 @@ READING_LIMITER = CapacityLimiter(1)
 CHUNK_BYTES = 1_000_000
 # Largest size of an uploaded file after it is unpacked.
 MAX_UNPACKED_BYTES = 500_000_000
+
+# Least number of bytes that a value of Parquet takes after it is unpacked.
+MIN_VALUE_BYTES = 8
+# Rows of a Parquet file whose size is measured at once.
+MEASURED_BATCH_ROWS = 50_000
 
 _SAFE_SUFFIX = re.compile(r"\.\w{1,10}", re.ASCII)
 
@@ -95,25 +101,69 @@ def _require_bounded_size(path: Path, name: str) -> None:
 
 
 def _require_bounded_parquet(path: Path, name: str) -> None:
-    """Check the size that a Parquet file states for its columns without compression.
+    """Check the size of the values of a Parquet file without compression.
+
+    A file stores repeated values once, in a dictionary. The size that it states can therefore be
+    much smaller than that of its values.
 
     Raises:
         FreshetError: If the file is too large.
     """
     # pyarrow takes long to import, and the other formats do without it.
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
+    unpacked_bytes = 0
     try:
-        metadata = pq.read_metadata(path)
+        for size in _parquet_sizes(path):
+            unpacked_bytes += size
+            if unpacked_bytes > MAX_UNPACKED_BYTES:
+                raise _too_large(name)
     except (pa.ArrowException, OSError):
         # The reader of rows refuses a damaged file, and says why.
         return
-    unpacked_bytes = 0
-    for number in range(metadata.num_row_groups):
-        unpacked_bytes += metadata.row_group(number).total_byte_size
-    if unpacked_bytes > MAX_UNPACKED_BYTES:
-        raise _too_large(name)
+
+
+def _parquet_sizes(path: Path) -> Iterator[int]:
+    """Yield sizes in bytes, whose sum is about the size of all values of a Parquet file.
+
+    The sizes that the file states come first, before any value is read.
+    """
+    import pyarrow.parquet as pq
+
+    metadata = pq.read_metadata(path)
+    text_columns: set[str] = set()
+    for group_number in range(metadata.num_row_groups):
+        group = metadata.row_group(group_number)
+        for column_number in range(group.num_columns):
+            column = group.column(column_number)
+            yield max(column.total_uncompressed_size, column.num_values * MIN_VALUE_BYTES)
+            if column.physical_type == "BYTE_ARRAY":
+                text_columns.add(column.path_in_schema)
+
+    # Columns that are read as dictionaries take little memory, however often a text is repeated.
+    with pq.ParquetFile(path, read_dictionary=sorted(text_columns)) as file:
+        for column_path in sorted(text_columns):
+            for batch in file.iter_batches(MEASURED_BATCH_ROWS, columns=[column_path]):
+                for array in batch.columns:
+                    yield _text_size(array)
+
+
+def _text_size(array: Any) -> int:
+    """Return the number of bytes of all texts in an array, or in its lists, maps and objects."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        lengths = pc.binary_length(array.dictionary)
+        return pc.sum(lengths.take(array.indices)).as_py() or 0
+    if pa.types.is_struct(kind):
+        return sum(_text_size(inner_array) for inner_array in array.flatten())
+    if pa.types.is_map(kind):
+        return _text_size(array.keys) + _text_size(array.items)
+    if pa.types.is_nested(kind):
+        return _text_size(array.flatten())
+    return 0
 
 
 def _too_large(name: str) -> FreshetError:

@@ -12,6 +12,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -276,7 +277,14 @@ def _read_delimited(
                 # their numbers.
                 header_line = "\n"
         all_lines = chain([header_line], lines)
-        reader = csv.reader(all_lines, delimiter=delimiter, quoting=quoting, strict=True)
+        # A file with a blank behind each delimiter also has one before the quotes of its cells.
+        reader = csv.reader(
+            all_lines,
+            delimiter=delimiter,
+            quoting=quoting,
+            strict=True,
+            skipinitialspace=f"{delimiter} " in header_line,
+        )
         records = _read_records(reader, name)
         header = _read_header(records, name)
         rows = _delimited_rows(records, header, table, name, delimiter)
@@ -349,7 +357,7 @@ def _read_records(reader: Any, name: str) -> Iterator[_Record]:
 
 
 def _read_header(records: Iterator[_Record], name: str) -> list[str]:
-    """Take the first record, and return its cells as the names of the columns.
+    """Take the first record, and return its cells, without outer blanks, as names of columns.
 
     Raises:
         FreshetError: If the record is faulty, or names a column twice.
@@ -362,8 +370,9 @@ def _read_header(records: Iterator[_Record], name: str) -> list[str]:
             f"the first line of {name} is no header of columns: {printable(header.fault)}. "
             "Lines must end in \\n or \\r\\n, and quotes come in pairs"
         )
-    _require_unique_columns(header.cells, name)
-    return header.cells
+    columns = [cell.strip() for cell in header.cells]
+    _require_unique_columns(columns, name)
+    return columns
 
 
 def _require_unique_columns(columns: Sequence[str], name: str) -> None:
@@ -398,7 +407,7 @@ def _read_parquet(path: Path, table: Table, name: str) -> Iterator[Row | Refused
         file = pq.ParquetFile(path)
         _require_unique_columns(file.schema_arrow.names, name)
         for batch in file.iter_batches(batch_size=PARQUET_BATCH_ROWS):
-            for values in _batch_values(batch):
+            for values in _batch_values(_with_text_columns(batch)):
                 number += 1
                 yield _parquet_row(table, f"{name}:{number}", values)
     except (pa.ArrowException, OSError) as error:
@@ -407,6 +416,23 @@ def _read_parquet(path: Path, table: Table, name: str) -> Iterator[Row | Refused
             damage = "is not a Parquet file, or not a whole one"
         reason = printable(str(error).splitlines()[0])
         raise FreshetError(f"{name} {damage}; fetch it again ({reason})") from None
+
+
+def _with_text_columns(batch: Any) -> Any:
+    """Return a batch in which columns of bytes are text, if all their values are UTF-8.
+
+    Some programs write text without stating that it is text.
+    """
+    import pyarrow as pa
+
+    columns: list[Any] = []
+    for column in batch.columns:
+        if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+            # Bytes that are no text stay bytes. The check of the row's values decides about them.
+            with suppress(pa.ArrowInvalid):
+                column = column.cast(pa.large_string())
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
 def _parquet_row(
@@ -424,12 +450,13 @@ def _parquet_row(
 def _batch_values(batch: Any) -> Iterator[dict[str, Any] | Exception]:
     """Yield the values of each row of a batch.
 
-    Python cannot hold some values, such as text that is not UTF-8 or a year after 9999. For a row
-    with such a value, the error is yielded in place of the values.
+    A map becomes an object. Python cannot hold some values, such as text that is not UTF-8, a year
+    after 9999, or a map with equal keys. For a row with such a value, the error is yielded in place
+    of the values.
     """
     try:
-        yield from batch.to_pylist()
-    except (ValueError, OverflowError) as error:
+        yield from batch.to_pylist(maps_as_pydicts="strict")
+    except (ValueError, OverflowError, KeyError) as error:
         if batch.num_rows == 1:
             yield error
             return

@@ -14,13 +14,16 @@ and `corpus.files.qrels` the judgements. All of them may end in .gz.
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import html
+import io
 import re
 import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from model_code.corpus.rows import RefusedRow, Row, Table, map_columns, printable
 from model_code.corpus.settings import CorpusSettings
@@ -33,7 +36,15 @@ from model_code.progress import Progress, no_progress
 # Number of fields of a line of qrels: query, iteration, document and relevance.
 QREL_FIELDS = 4
 
+# Number of bytes or characters of a file that are read at a time.
+CHUNK_SIZE = 1_000_000
+
+# Longest `<DOC>` element, and longest file of topics, in characters. Both are held in memory.
+MAX_ELEMENT_CHARACTERS = 50_000_000
+
 _DOCUMENT = re.compile(r"<DOC\b[^>]*>(.*?)</DOC>", re.DOTALL | re.IGNORECASE)
+_DOCUMENT_START = re.compile(r"<DOC\b", re.IGNORECASE)
+_DOCUMENT_END = re.compile(r"</DOC>", re.IGNORECASE)
 _DOCUMENT_ID = re.compile(r"<(DOCNO|DOCID)>\s*(.*?)\s*</\1>", re.DOTALL | re.IGNORECASE)
 _TITLE = re.compile(r"<(TITLE|HEADLINE|HL)>\s*(.*?)\s*</\1>", re.DOTALL | re.IGNORECASE)
 _TAG = re.compile(r"</?[A-Za-z][^<>]*>")
@@ -126,11 +137,10 @@ def read_documents(path: Path) -> Iterator[Row | RefusedRow]:
         path: The file.
 
     Raises:
-        FreshetError: If the file has no such element.
+        FreshetError: If the file has no such element, or one that is too long.
     """
     number = 0
-    for number, match in enumerate(_DOCUMENT.finditer(_read_text(path)), start=1):
-        content = match[1]
+    for number, content in enumerate(_document_elements(path), start=1):
         location = f"{path.name}:{number}"
         document_id = _DOCUMENT_ID.search(content)
         if document_id is None:
@@ -152,6 +162,37 @@ def read_documents(path: Path) -> Iterator[Row | RefusedRow]:
             f"{path} has no <DOC> element; documents are SGML, or files that end in "
             f"{', '.join(SUFFIXES)}"
         )
+
+
+def _document_elements(path: Path) -> Iterator[str]:
+    """Yield the content of each `<DOC>` element of a file.
+
+    The file is read in chunks, so that the memory does not depend on its size.
+
+    Raises:
+        FreshetError: If an element is too long.
+    """
+    # The text since the end of the last element.
+    pending = ""
+    with _open_text(path) as stream:
+        while chunk := stream.read(CHUNK_SIZE):
+            # The end of an element may be cut by the border of two chunks.
+            searched = max(0, len(pending) - len("</DOC>"))
+            pending += chunk
+            if _DOCUMENT_END.search(pending, searched):
+                end = 0
+                for match in _DOCUMENT.finditer(pending):
+                    yield match[1]
+                    end = match.end()
+                pending = pending[end:]
+            start = _DOCUMENT_START.search(pending)
+            # Text outside of elements is no document. Its end may be the begin of a tag.
+            pending = pending[-len("<DOC>") :] if start is None else pending[start.start() :]
+            if len(pending) > MAX_ELEMENT_CHARACTERS:
+                raise FreshetError(
+                    f"{path} has a <DOC> element of more than {MAX_ELEMENT_CHARACTERS:,} "
+                    "characters; split it into documents"
+                )
 
 
 def read_topics(path: Path) -> Iterator[Row | RefusedRow]:
@@ -216,18 +257,19 @@ def read_qrels(path: Path) -> Iterator[Row | RefusedRow]:
     Args:
         path: The file, with four fields a line that blanks or tabs separate.
     """
-    for number, line in enumerate(_read_text(path).splitlines(), start=1):
-        fields = line.split()
-        if not fields:
-            continue
-        location = f"{path.name}:{number}"
-        if len(fields) != QREL_FIELDS:
-            detail = f"{len(fields)} fields, not query, iteration, document and relevance"
-            yield RefusedRow("qrels", location, "bad line", detail, printable(line))
-            continue
-        query_id, _, document_id, relevance = fields
-        values = {"query_id": query_id, "document_id": document_id, "relevance": relevance}
-        yield Row("qrels", location, values)
+    with _open_text(path) as stream:
+        for number, line in enumerate(stream, start=1):
+            fields = line.split()
+            if not fields:
+                continue
+            location = f"{path.name}:{number}"
+            if len(fields) != QREL_FIELDS:
+                detail = f"{len(fields)} fields, not query, iteration, document and relevance"
+                yield RefusedRow("qrels", location, "bad line", detail, printable(line))
+                continue
+            query_id, _, document_id, relevance = fields
+            values = {"query_id": query_id, "document_id": document_id, "relevance": relevance}
+            yield Row("qrels", location, values)
 
 
 def plain_text(content: str) -> str:
@@ -240,22 +282,56 @@ def plain_text(content: str) -> str:
 
 
 def _read_text(path: Path) -> str:
-    """Return the text of a file, decoded as UTF-8, or as Latin-1 for old collections.
-
-    A byte order mark is left out. It would become part of the first id.
+    """Return the text of a file of topics.
 
     Raises:
-        FreshetError: If the file is a damaged .gz file.
+        FreshetError: If the file is too long, or a damaged .gz file.
     """
-    content = path.read_bytes()
-    if path.suffix == ".gz":
-        try:
-            content = gzip.decompress(content)
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise FreshetError(
-                f"{path} is not a whole .gz file ({error}); fetch it again"
-            ) from None
+    with _open_text(path) as stream:
+        text = stream.read(MAX_ELEMENT_CHARACTERS + 1)
+    if len(text) > MAX_ELEMENT_CHARACTERS:
+        raise FreshetError(
+            f"{path} has more than {MAX_ELEMENT_CHARACTERS:,} characters; split the topics"
+        )
+    return text
+
+
+@contextmanager
+def _open_text(path: Path) -> Iterator[IO[str]]:
+    """Open a file as text, without its byte order mark, which would become part of the first id.
+
+    Raises:
+        FreshetError: If the file is a damaged .gz file. It may be found out while it is read.
+    """
     try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        return content.decode("latin-1")
+        with _open_bytes(path) as content:
+            encoding = _find_encoding(content)
+        with _open_bytes(path) as content:
+            yield io.TextIOWrapper(content, encoding)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise FreshetError(f"{path} is not a whole .gz file ({error}); fetch it again") from None
+
+
+def _open_bytes(path: Path) -> IO[bytes]:
+    """Open a file to read its bytes, which are unpacked if its name ends in .gz."""
+    if path.suffix == ".gz":
+        return gzip.open(path, "rb")
+    return path.open("rb")
+
+
+def _find_encoding(content: IO[bytes]) -> str:
+    """Return the encoding of a file: that of its mark, UTF-8, or Latin-1 for old collections.
+
+    The whole file is read in chunks, because a single byte may rule out UTF-8.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    is_first = True
+    while chunk := content.read(CHUNK_SIZE):
+        if is_first and chunk.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            return "utf-16"
+        is_first = False
+        try:
+            decoder.decode(chunk)
+        except UnicodeDecodeError:
+            return "latin-1"
+    return "utf-8-sig"

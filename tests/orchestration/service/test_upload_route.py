@@ -131,6 +131,27 @@ def test_large_unpacked_parquet_is_refused(serve, monkeypatch):
     assert "unpacks to more than 1,000 bytes" in answer.json()["error"]
 
 
+@pytest.mark.parametrize("kind", ["text", "list", "object", "map"])
+def test_repeated_texts_of_parquet_count_each_time(serve, monkeypatch, kind):
+    long_text = "wool " * 400
+    columns = {
+        "text": [long_text] * 50,
+        "list": pa.array([[long_text]] * 50),
+        "object": pa.array([{"inner": long_text}] * 50),
+        "map": pa.array([[("key", long_text)]] * 50, pa.map_(pa.string(), pa.string())),
+    }
+    table = pa.table({"id": [str(number) for number in range(50)], kind: columns[kind]})
+    stream = io.BytesIO()
+    pq.write_table(table, stream)
+    assert len(stream.getvalue()) < 10_000
+    monkeypatch.setattr(uploads, "MAX_UNPACKED_BYTES", 50 * len(long_text))
+
+    answer = upload(serve(), ("rows.parquet", stream.getvalue()))
+
+    assert answer.status_code == 422
+    assert "unpacks to more than 100,000 bytes" in answer.json()["error"]
+
+
 @pytest.mark.parametrize("name", ["a.unknown", "noname", "x" * 3000 + ".md"])
 def test_file_without_reader_is_refused_by_name(serve, name):
     answer = upload(serve(), (name, b"text"), ("good.txt", b"cider"))

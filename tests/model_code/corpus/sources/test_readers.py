@@ -137,6 +137,58 @@ def test_unreadable_parquet_value_refuses_only_its_row(tmp_path, column, reason)
     assert second.reason == reason
 
 
+def test_map_of_parquet_is_an_object(tmp_path):
+    ports = pa.array([[("Oslo", 2)], [], None], pa.map_(pa.string(), pa.int64()))
+    pq.write_table(pa.table({"id": ["1", "2", "3"], "ports": ports}), tmp_path / "a.parquet")
+
+    rows = list(read_rows(tmp_path / "a.parquet", "documents", "a"))
+
+    assert [row.values["ports"] for row in rows] == [{"Oslo": 2}, {}, None]
+
+
+def test_map_with_equal_keys_refuses_only_its_row(tmp_path):
+    ports = pa.array([[("Oslo", 2), ("Oslo", 3)], []], pa.map_(pa.string(), pa.int64()))
+    pq.write_table(pa.table({"id": ["1", "2"], "ports": ports}), tmp_path / "a.parquet")
+
+    first, second = read_rows(tmp_path / "a.parquet", "documents", "a")
+
+    assert isinstance(first, RefusedRow)
+    assert second.values["id"] == "2"
+
+
+def test_text_that_parquet_stores_as_bytes_is_text(tmp_path):
+    table = pa.table({"id": [b"1"], "text": ["quay é".encode()], "hash": [b"\xff\x00"]})
+    pq.write_table(table, tmp_path / "a.parquet")
+
+    (row,) = read_rows(tmp_path / "a.parquet", "documents", "a")
+
+    assert row.values == {"id": "1", "text": "quay é", "hash": b"\xff\x00"}
+
+
+def test_dictionary_columns_of_parquet_are_plain_values(tmp_path):
+    words = pa.array(["wool", None, "wool"]).dictionary_encode()
+    lists = pa.array([["a"], [], None], pa.list_(pa.dictionary(pa.int8(), pa.string())))
+    table = pa.table({"id": ["1", "2", "3"], "word": words, "tags": lists})
+    pq.write_table(table, tmp_path / "a.parquet")
+
+    rows = list(read_rows(tmp_path / "a.parquet", "documents", "a"))
+
+    assert [row.values["word"] for row in rows] == ["wool", None, "wool"]
+    assert [row.values["tags"] for row in rows] == [["a"], [], None]
+
+
+def test_blanks_around_names_and_cells_are_no_part_of_them(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text('id , text\n1, "wool, and silk"\n2, say "wool"\n')
+
+    rows = list(read_rows(path, "documents", "a"))
+
+    assert [row.values for row in rows] == [
+        {"id": "1", "text": "wool, and silk"},
+        {"id": "2", "text": 'say "wool"'},
+    ]
+
+
 def test_damaged_parquet_page_is_reported(tmp_path):
     path = tmp_path / "a.parquet"
     table = pa.table({"id": [str(i) for i in range(3000)]})

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import tracemalloc
 
 import pytest
 
 from model_code.corpus.build import build_corpus
 from model_code.corpus.settings import CorpusSettings, FileSettings
+from model_code.corpus.sources import trec
 from model_code.corpus.sources.base import open_source
 from model_code.corpus.sources.trec import read_documents, read_qrels, read_topics
 from model_code.corpus.tables import Corpus
@@ -121,6 +123,50 @@ def test_latin_text_is_read(tmp_path):
     (row,) = read_documents(path)
 
     assert row.values["text"] == "caf\u00e9"
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 40])
+def test_documents_do_not_depend_on_chunks(tmp_path, monkeypatch, chunk):
+    path = tmp_path / "gazette.sgml"
+    path.write_text(f"<!-- before <DOCS> -->{DOCUMENTS}<!-- after --><doc")
+    whole = list(read_documents(path))
+
+    monkeypatch.setattr(trec, "CHUNK_SIZE", chunk)
+
+    assert list(read_documents(path)) == whole
+    assert len(whole) == 3
+
+
+def test_gz_file_is_read_in_bounded_memory(tmp_path):
+    filler = " " * 1000
+    path = tmp_path / "gazette.sgml.gz"
+    with gzip.open(path, "wt", compresslevel=1) as stream:
+        for number in range(20_000):
+            stream.write(f"<DOC><DOCNO>{number}</DOCNO>{filler}wool</DOC>{filler}\n")
+
+    tracemalloc.start()
+    count = sum(1 for _ in read_documents(path))
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert count == 20_000
+    assert peak_bytes < 20_000_000
+
+
+def test_document_that_never_ends_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(trec, "MAX_ELEMENT_CHARACTERS", 1000)
+    path = tmp_path / "gazette.sgml.gz"
+    path.write_bytes(gzip.compress(b"<DOC>" + b"wool " * 1000))
+
+    with pytest.raises(FreshetError, match="element of more than 1,000 characters"):
+        list(read_documents(path))
+
+
+def test_marked_utf16_is_read(tmp_path):
+    path = tmp_path / "qrels.txt"
+    path.write_text(QRELS, encoding="utf-16")
+
+    assert [row.values["query_id"] for row in read_qrels(path)] == ["301", "301", "302"]
 
 
 def test_files_without_documents_are_named(tmp_path):
