@@ -94,3 +94,12 @@ DESCRIPTIONS: dict[str, MeasureDescription] = {
 
 # Largest number of tests in a report. More tests need more draws of the null distributions.
 MAX_TESTS = sum(description.tests for description in DESCRIPTIONS.values())
+
+
+def format_percent(share: float) -> str:
+    """Return a share in percent, not rounded to whole numbers.
+
+    >>> format_percent(0.05), format_percent(0.025)
+    ('5%', '2.5%')
+    """
+    return f"{100 * share:.3g}%"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from model_code.drift.calibration import MIN_REFERENCE_RATIO, Calibration, max_batch_size
-from model_code.drift.descriptions import CHANGED_DOCUMENTS, PROTECTED_QUERIES
+from model_code.drift.descriptions import CHANGED_DOCUMENTS, PROTECTED_QUERIES, format_percent
 from model_code.drift.measures import (
     DOMAIN_AUC,
     INPUTS,
@@ -107,7 +107,7 @@ class DriftReport:
             window = f", {self.window_documents} in the last {self.batches} batches"
         lines = [
             f"drift of {self.documents} documents{window}; "
-            f"false alarms of the whole report: at most {self.alpha:.0%}"
+            f"false alarms of the whole report: at most {format_percent(self.alpha)}"
         ]
         lines.extend(_table_lines(self.measures))
         if self.reference:

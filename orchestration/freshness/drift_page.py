@@ -14,7 +14,7 @@ from typing import Any
 
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index.project_ledger import open_ledger_if_exists
-from model_code.drift.descriptions import DESCRIPTIONS, MeasureDescription
+from model_code.drift.descriptions import DESCRIPTIONS, MeasureDescription, format_percent
 from model_code.files import write_json, write_text
 from model_code.project import Project
 
@@ -197,10 +197,11 @@ def _introduction(row: Mapping[str, Any], report: Mapping[str, Any]) -> str:
     incdsi = ""
     if report.get("incdsi"):
         incdsi = f" {report['incdsi']}"
+    chance = format_percent(report["alpha"])
     text = (
         f"Retriever {row['retriever']}, {moment:%Y-%m-%d %H:%M} UTC. "
         f"{report['documents']:,} new and changed documents (events {row['first_event']} to "
-        f"{row['last_event']}){window}. Chance of any false alarm: at most {report['alpha']:.0%}."
+        f"{row['last_event']}){window}. Chance of any false alarm: at most {chance}."
     )
     return f'<p class="muted">{escape(text + compared + incdsi)}</p>'
 
