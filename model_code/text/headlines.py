@@ -8,7 +8,13 @@ from __future__ import annotations
 
 import re
 
-from model_code.text.words import join_words, split_first_sentence, split_words, word_spans
+from model_code.text.words import (
+    SENTENCE_BOUNDARY,
+    join_words,
+    split_first_sentence,
+    word_matches,
+    word_spans,
+)
 
 MAX_HEADLINE_WORDS = 60
 """Largest number of words of the first sentence that a headline keeps."""
@@ -41,12 +47,7 @@ def make_headline(title: str, text: str) -> str:
     >>> make_headline("", "----\\n# Oak trees")
     'Oak trees'
     """
-    # Lines without a word, such as rules, are skipped.
-    sentence = ""
-    rest = text
-    while rest.strip() and not split_words(sentence):
-        sentence, rest = split_first_sentence(rest)
-
+    sentence, _ = split_first_sentence(text[_start_of_first_words(text) :])
     sentence = _LINE_MARKUP.sub("", sentence)
     spans = word_spans(sentence)
     sentence = join_words(sentence, spans, 0, min(len(spans), MAX_HEADLINE_WORDS))
@@ -56,3 +57,15 @@ def make_headline(title: str, text: str) -> str:
     if not sentence:
         return readable
     return f"{readable}. {sentence}"
+
+
+def _start_of_first_words(text: str) -> int:
+    """Return the position of the first sentence with a word; of the last one if none has a word."""
+    first_word = next(word_matches(text), None)
+    end = len(text.rstrip()) if first_word is None else first_word.start() + 1
+    start = 0
+    for boundary in SENTENCE_BOUNDARY.finditer(text, 0, end):
+        # A boundary may have no characters, and the last one may end the text.
+        if boundary.end() < end:
+            start = boundary.end()
+    return start

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from model_code.text import headlines
 from model_code.text.headlines import MAX_HEADLINE_WORDS, make_headline, readable_title
+from model_code.text.words import split_first_sentence
 
 
 @pytest.mark.parametrize(
@@ -43,3 +45,17 @@ def test_long_first_sentence_is_cut() -> None:
     headline = make_headline("Oak", "acorn " * 1000)
 
     assert len(headline.split()) == MAX_HEADLINE_WORDS + 1
+
+
+def test_lines_without_words_are_skipped_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One by one, each such line would copy the rest of the text."""
+    calls = []
+
+    def split(text: str) -> tuple[str, str]:
+        calls.append(text)
+        return split_first_sentence(text)
+
+    monkeypatch.setattr(headlines, "split_first_sentence", split)
+
+    assert make_headline("", "----\n" * 50 + "# Oak trees. Tall ones.") == "Oak trees."
+    assert len(calls) == 1
