@@ -26,6 +26,7 @@ from model_code.files import (
 )
 from model_code.retrieval.dense import DenseRetriever
 from model_code.retrieval.fused import FusedSearch
+from model_code.retrieval.headline import HeadlineRetriever
 from model_code.retrieval.protocol import Retriever
 
 FORMAT = 1
@@ -218,7 +219,15 @@ class QueryCache:
             texts: The queries.
         """
         if isinstance(retriever, FusedSearch):
+            # A headline component reuses the vectors of a passage component with its encoder.
+            passage_fingerprints = set()
+            for component in retriever.components.values():
+                if component.dense is not None:
+                    passage_fingerprints.add(component.fingerprint)
             for name, component in retriever.components.items():
+                is_headline = isinstance(component, HeadlineRetriever)
+                if is_headline and component.fingerprint in passage_fingerprints:
+                    continue
                 if isinstance(component, DenseRetriever) and name in retriever.late_components:
                     self._encoder(component).encode_with_tokens(texts)
                 else:

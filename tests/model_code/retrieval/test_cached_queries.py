@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,12 @@ import pytest
 from model_code.encoding.token_signs import TokenSigns
 from model_code.errors import Damaged
 from model_code.retrieval import cached_queries
-from model_code.retrieval.cached_queries import TEXTS, CachedEncoder
+from model_code.retrieval.cached_queries import TEXTS, CachedEncoder, QueryCache
+from model_code.retrieval.dense import DenseRetriever
+from model_code.retrieval.dense_index import DenseIndex
+from model_code.retrieval.fused import FusedSearch, Fusion
+from model_code.retrieval.headline import HeadlineRetriever
+from model_code.retrieval.protocol import Retriever
 
 
 class CountingEncoder:
@@ -71,6 +77,20 @@ def test_texts_that_were_used_longest_ago_are_dropped(
     CachedEncoder(encoder, tmp_path).encode(["a", "bb", "ccc"])
 
     assert encoder.texts == ["bb"]
+
+
+def test_headlines_reuse_the_encodings_of_passages() -> None:
+    encoder: Any = CountingEncoder()
+    index = DenseIndex.build(np.eye(2, dtype=np.float32), ["a", "b"], "f")
+    components: dict[str, Retriever] = {
+        "hce": DenseRetriever(encoder, index, "f"),
+        "headline": HeadlineRetriever(encoder, index, "f"),
+    }
+    weights = {"hce": 1.0, "headline": 1.0, "hce.late": 1.0}
+
+    QueryCache().encode(FusedSearch(components, Fusion(weights)), ["a", "bb"])
+
+    assert encoder.texts == ["a", "bb"]
 
 
 def test_damaged_encodings_are_named(tmp_path: Path) -> None:
