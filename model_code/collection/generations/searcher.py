@@ -410,9 +410,10 @@ class Searcher:
             text: The query as the user typed it. If its last word is in quotes, it is finished.
             options: Options of the search.
         """
-        # A quotation mark at the end finishes the last word. It is not in the parsed text, so the
-        # two texts end differently.
-        is_unfinished = options.prefix and query.text.endswith(text[-1:])
+        # A quotation mark or an excluded word at the end finishes the last word to search.
+        words = query.text.split()
+        ends_with_last_word = len(words) > 0 and text.endswith(words[-1])
+        is_unfinished = options.prefix and ends_with_last_word
         searched_text = query.text
         if is_unfinished:
             searched_text = self._complete(query.text)

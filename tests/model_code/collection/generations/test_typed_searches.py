@@ -90,6 +90,13 @@ def test_unfinished_title_is_completed(word_searcher: Searcher) -> None:
     assert found(word_searcher, "title:slui") == set()
 
 
+def test_excluded_word_finishes_the_word_before(word_searcher: Searcher) -> None:
+    """Else the last letters, which are equal, would make of "embankm" an unfinished word."""
+    hits = search(word_searcher, "embankm -boatm", prefix=True, typos=False)
+
+    assert [hit.marks for hit in hits if hit.document_id == "gate"] == [()]
+
+
 def test_long_word_is_not_completed(word_searcher: Searcher) -> None:
     typed = split_unfinished_word("e" * 1000)
 
