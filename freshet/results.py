@@ -62,8 +62,8 @@ class Hit:
         path: Nodes above the passage in the tree that clusters passages by topic, root first.
         topics: Names of the nodes in `path`.
         generation: Generation of the index that the hit comes from.
-        below_floor: Whether the hit fits the query no better than hits of random queries fit
-            theirs. If all hits are below, the collection probably has no answer.
+        below_floor: Whether the hit is probably no answer. It then fits the query no better than
+            usual hits fit questions that the collection does not answer.
         tokens: Contributions to the score: tokens, or the components of a fusion. None if no
             explanation was requested.
     """
@@ -190,7 +190,8 @@ class SourceState:
     name: str = described('Name of the source; "default" for the project\'s own one.')
     location: str = described("Folder, file or data set of the source.")
     documents: int | None = described(
-        "Number of searchable documents from the source; null if the index is damaged."
+        "Number of searchable documents of the source. For the project's own source it includes "
+        "all documents of no named source. Null if the index is damaged."
     )
     synced: float | None = described(
         "Time of the last sync, in seconds since 1970; null if the source was never synced."

@@ -105,7 +105,9 @@ def _stage_states(project: Project) -> dict[str, str]:
     changed = dvc.changed_stages(project.root, parameters.read_mapping(project.params_file))
     states = {}
     for stage in stages.expand(settings.retrievers, settings.fusions):
-        if stage.address not in finished:
+        # A restored backup and a new clone have `dvc.lock`, and no outputs.
+        has_output = (project.root / stage.output).exists()
+        if stage.address not in finished or not has_output:
             states[stage.address] = "not built"
         elif stage.address in changed:
             states[stage.address] = OUT_OF_DATE

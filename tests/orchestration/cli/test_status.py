@@ -217,6 +217,18 @@ def test_status_of_a_new_project_creates_nothing(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["dvc.yaml", "params.yaml"]
 
 
+def test_stage_without_its_output_is_not_built(tmp_path):
+    project = make_project(tmp_path)
+    output = {"path": "artifacts/corpus", "md5": "0"}
+    lock = {"schema": "2.0", "stages": {"corpus": {"cmd": "true", "outs": [output]}}}
+    write_json(project.root / "dvc.lock", lock)
+    assert project_status(project)["stages"]["corpus"] == "not built"
+
+    (project.artifacts / "corpus").mkdir(parents=True)
+
+    assert project_status(project)["stages"]["corpus"] == "built"
+
+
 def test_status_names_what_of_files_was_not_read():
     notes = [
         {"file": "a.docx", "kind": "lost text", "detail": "text was not read", "share": 0.25},
