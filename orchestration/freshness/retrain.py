@@ -266,6 +266,7 @@ def _load_or_begin_plan(project: Project, key: str, show: Show) -> RetrainPlan:
     A plan that was made for another ledger or live collection is replaced. Its event ids and
     generation numbers do not apply to the present ones.
     """
+    retrain_plan.require_key(key)
     plan = retrain_plan.read_plan(project, key)
     if plan is None:
         return _begin_retrain(project, key)

@@ -6,6 +6,7 @@ retrain has copied its documents.
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from model_code.collection.index.project_ledger import open_ledger_if_exists
 from model_code.collection.ledger.events import Position
 from model_code.files import MANIFEST, hash_path, read_json, write_json
 from model_code.project import Project
+from model_code.settings import require
 
 # Name of the folder, in the project's state, that has a folder for each retrain.
 FOLDER = "retraining"
@@ -25,6 +27,10 @@ PLAN = "plan.json"
 WORKSPACE = "project"
 # File with the outcome of a retrain that has ended. The workspace of a refused retrain is deleted.
 OUTCOME_FILE = "ended.json"
+
+# A key is the name of a folder, which is deleted when the retrain begins. So it cannot lead out of
+# the folder of all retrains.
+KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 # Fields of a plan that only identify the ledger and the generation. They are not shown to people.
 IDENTITY_FIELDS = ("mark", "log", "origin")
@@ -182,6 +188,15 @@ def save_plan(project: Project, plan: RetrainPlan) -> None:
         plan: The plan.
     """
     write_json(retrain_folder(project, plan.key) / PLAN, asdict(plan))
+
+
+def require_key(key: str) -> None:
+    """Raise `SettingsError` if a key cannot be the name of a new folder for a retrain."""
+    require(
+        KEY.fullmatch(key) is not None,
+        f"the name of the retrain is {key!r}; it has up to 100 letters (a to z), digits and signs "
+        "of ._-, and begins with a letter or a digit",
+    )
 
 
 def retrain_folder(project: Project, key: str) -> Path:

@@ -14,7 +14,7 @@ from model_code.collection.index.project_ledger import open_ledger
 from model_code.collection.index.retrain_plan import PLAN, retrain_folder
 from model_code.collection.ledger.events import LedgerCursor, Position
 from model_code.collection.ledger.tasks import TaskKind, TaskTable
-from model_code.errors import FreshetError
+from model_code.errors import FreshetError, SettingsError
 from model_code.files import read_json, write_json
 from model_code.project import Project
 from orchestration.freshness import retrain
@@ -302,3 +302,12 @@ def test_rejection_is_recorded_for_retrained_retriever(project, monkeypatch):
     assert retrain_states(project) == ["refused"]
     assert retrain_states(project, "contrastive") == []
     assert count_states(project) == {"live": 3}
+
+
+@pytest.mark.parametrize("key", ["..", "../../live", "/tmp/other", "it's", "two words"])
+def test_key_that_leads_elsewhere_deletes_nothing(project, key, monkeypatch):
+    """A retrain begins with the deletion of its folder, which the key names."""
+    monkeypatch.setattr(shutil, "rmtree", lambda folder: pytest.fail(f"{folder} was deleted"))
+
+    with pytest.raises(SettingsError, match="the name of the retrain is"):
+        train_challenger(project, key, print)
