@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 
 from model_code.text.known_queries import (
     KnownQuery,
+    KnownQueryLimits,
     QuerySource,
     normalize_query,
     resolve_queries,
+    select_queries,
 )
 
 TEXTS = ("sort a list", "Sort a list!", "read a file", "read a csv file", "排序")
@@ -80,3 +82,24 @@ def test_public_text_stands_for_a_group() -> None:
     assert resolved.text == "Sort a list"
     assert resolved.is_public
     assert resolved.weight == 6
+
+
+def test_selected_queries_share_the_limit_of_words() -> None:
+    texts = ("sort a list", "read the file", "order rows")
+    queries = [
+        KnownQuery("a", text, QuerySource.ROW, weight=weight)
+        for text, weight in zip(texts, (3.0, 2.0, 1.0), strict=True)
+    ]
+
+    selected = select_queries(queries, KnownQueryLimits(max_queries=3, max_words=5))
+
+    # The second query would exceed five words. The third one still fits.
+    assert [query.text for query in selected] == ["sort a list", "order rows"]
+
+
+def test_limits_hold_for_each_document_alone() -> None:
+    queries = [KnownQuery(document, "sort a list", QuerySource.ROW) for document in ("a", "b")]
+
+    selected = select_queries(queries, KnownQueryLimits(max_queries=1, max_words=3))
+
+    assert [query.document_id for query in selected] == ["a", "b"]
