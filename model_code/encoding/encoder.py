@@ -336,6 +336,8 @@ class Encoder(TextModel):
         self._token_roles: dict[int, _TokenRole] = {}
         # Folder from which the weights are mapped, if `release_weights` can map them again.
         self._mapped_folder: Path | None = None
+        # Known fingerprints, by representation and `max_tokens`. None: the weights may change.
+        self._fingerprints: dict[tuple[str, int], str] | None = None
 
     @classmethod
     def load(
@@ -395,6 +397,7 @@ class Encoder(TextModel):
         encoder.to(pick_device(device)).eval()
 
         if for_search:
+            encoder._fingerprints = {}
             limit_primitive_caches()
             if plain_bert is not None:
                 encoder._mapped_folder = layout.transformer
@@ -754,15 +757,24 @@ class Encoder(TextModel):
         """Return the SHA-256 of everything that influences the vectors.
 
         This is the weights, the tokenizer, the pooling, the layers, the prompts and `max_tokens`.
+        Hashing the weights takes a tenth of a second or more. An encoder for search keeps the
+        result, because its weights never change.
         """
         representation: str = self.pooling
         if self.layers:
             representation += f" {MULTI_VECTOR} {list(self.layers)}"
         if self.prompts != Prompts():
             representation += f" {self.prompts}"
-        return compute_fingerprint(
+
+        key = (representation, self.max_tokens)
+        if self._fingerprints is not None and key in self._fingerprints:
+            return self._fingerprints[key]
+        fingerprint = compute_fingerprint(
             self.state_dict(), self.tokenizer, representation, self.max_tokens
         )
+        if self._fingerprints is not None:
+            self._fingerprints[key] = fingerprint
+        return fingerprint
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ def test_released_weights_are_not_resident_and_give_equal_vectors(tmp_path: Path
     folder = make_tiny_encoder(tmp_path / "encoder", TEXTS, hidden=256)
     weights_file = folder / "model.safetensors"
     encoder = Encoder.load(folder, device="cpu", for_search=True)
-    fingerprint = encoder.fingerprint()
+    fingerprint = Encoder.load(folder, device="cpu").fingerprint()
     vectors = encoder.encode(TEXTS)
     kilobytes_when_read = resident_kilobytes(weights_file)
 

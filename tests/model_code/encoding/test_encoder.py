@@ -514,3 +514,24 @@ def test_buckets_hold_their_budget_with_little_padding():
     assert all(batch["input_ids"].numel() <= 40 for batch in buckets.batches)
     assert sum(batch_mask.numel() for batch_mask in masks) < 0.6 * mask.numel()
     assert sum(int(batch_mask.sum()) for batch_mask in masks) == int(mask.sum())
+
+
+def test_encoder_for_search_hashes_its_weights_once(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = Encoder.load(tiny_folder, device="cpu", for_search=True)
+    fingerprint = encoder.fingerprint()
+
+    # A second hash would raise an error.
+    monkeypatch.delattr("model_code.encoding.encoder.compute_fingerprint")
+
+    assert encoder.fingerprint() == fingerprint
+
+
+def test_prompts_change_the_fingerprint_of_an_encoder_for_search(tiny_folder: Path) -> None:
+    encoder = Encoder.load(tiny_folder, device="cpu", for_search=True)
+    before = encoder.fingerprint()
+
+    encoder.prompts = Prompts(query="query: ")
+
+    assert encoder.fingerprint() != before

@@ -33,9 +33,13 @@ from model_code.incdsi.fused import KnownQueries, OwnQueries, make_problem, mini
 from model_code.incdsi.fused_builder import FusedIncDsiBuilder, replace_vectors
 from model_code.incdsi.fused_scores import FusedScore
 from model_code.incdsi.settings import AdditionSettings
+from model_code.retrieval import bm25
+from model_code.retrieval.bm25_index import KnownWords
 from model_code.retrieval.dense_index import EXACT_SETTINGS, DenseIndex
 from model_code.retrieval.fused import FusedRetriever
-from model_code.retrieval.indexed import RetrieverSegment
+from model_code.retrieval.id_map import IdMap
+from model_code.retrieval.index_settings import Bm25Settings
+from model_code.retrieval.indexed import NewPassages, RetrieverSegment
 from model_code.text.documents import Change, Document, Remove
 from model_code.text.known_queries import KnownQuery, QuerySource
 from tests.disk import skip_fsync
@@ -228,6 +232,23 @@ def test_competitors_by_row_equal_those_by_id(
         assert (found.own is None) == (not also)
         if found.own is not None and expected.own is not None:
             assert found.dense[found.own] == expected.dense[expected.own]
+
+
+def test_own_query_is_left_out_of_the_words(live: Path, tmp_path: Path) -> None:
+    known = {"a": [KnownQuery("a", "musty cellar", QuerySource.ROW)]}
+    passages = NewPassages(["keep it dry", "musty books"], ["a", "b"], known=known)
+    words = KnownWords(1.0, in_length=True)
+    bm25.build_folders(passages, Bm25Settings(language=None), tmp_path / "e", tmp_path / "i", words)
+    retriever = bm25.open_folders(tmp_path / "e", tmp_path / "i")
+    index: Any = retriever.join_segments([RetrieverSegment(retriever, IdMap(["a", "b"]))])
+    score = FusedScore(Searcher.open(live, "r").base)
+    queries = replace(
+        score.encode(["word1"], score.encoder_retriever.encode_queries(["word1"])),
+        terms=index.encode_queries(["musty cellar"]),
+    )
+
+    assert score.bm25_without(index, queries, ["a"]).tolist() == [0.0]
+    assert score.bm25_without(index, queries, ["b"])[0] > 0
 
 
 def test_documents_with_several_rows_are_compared_by_id(tmp_path: Path) -> None:
