@@ -165,12 +165,12 @@ class TrainingTables:
     """
 
     def __init__(self, corpus: Corpus, pseudo_queries: pd.DataFrame, include_title: bool) -> None:
-        document_ids = corpus.passages["document_id"].to_numpy(dtype=str)
-        ids, numbers = np.unique(document_ids, return_inverse=True)
+        # numpy would store all ids in the length of the longest one.
+        numbers, ids = pd.factorize(corpus.passages["document_id"], sort=True)
         texts = passage_texts(corpus.passages, include_title)
 
         self.corpus = corpus
-        self.number = {document: number for number, document in enumerate(ids.tolist())}
+        self.number = {document: number for number, document in enumerate(ids)}
         self.passages = Passages(texts, numbers.astype(np.int64))
         self.pseudo_queries = pseudo_queries
         self.train = corpus.judgements("train")

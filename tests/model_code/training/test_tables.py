@@ -6,6 +6,8 @@ best passage, among all passages or a sample that holds every relevant one.
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -57,6 +59,25 @@ def make_tables() -> TrainingTables:
     )
     pseudo_query = {"query_id": "p", "document_id": "d4", "text": "4 w", "kind": "cloze"}
     return TrainingTables(corpus, make_table("pseudo_queries", [pseudo_query]), include_title=True)
+
+
+def test_long_id_does_not_lengthen_all_ids():
+    passages = []
+    for number in range(2000):
+        document_id = "b" * 2000 if number == 7 else f"a{number}"
+        passages.append({"document_id": document_id, "ordinal": 0, "title": "", "text": "x"})
+    tables = [make_table(name, []) for name in ("documents", "queries", "qrels")]
+    corpus = Corpus(tables[0], make_table("passages", passages), tables[1], tables[2])
+    pseudo_queries = make_table("pseudo_queries", [])
+
+    tracemalloc.start()
+    training = TrainingTables(corpus, pseudo_queries, include_title=True)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert training.number["b" * 2000] == 1999
+    assert training.passages.documents[7] == 1999
+    assert peak_bytes < 2_000_000
 
 
 def test_queries_of_equal_text_share_answers():
