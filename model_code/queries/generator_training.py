@@ -205,9 +205,12 @@ class GeneratorTrainer(TrainingLoop):
         self.progress = progress
 
         # The number of each pair's document, by which a batch gets few pairs of one document.
-        document_ids = [pair.document_id for pair in pairs]
-        _, document_numbers = np.unique(document_ids, return_inverse=True)
-        self.stream = PairStream(document_numbers.astype(np.int64), settings.batch_size, seed)
+        # An array of ids would store all of them in the length of the longest one.
+        number_of: dict[str, int] = {}
+        document_numbers = [
+            number_of.setdefault(pair.document_id, len(number_of)) for pair in pairs
+        ]
+        self.stream = PairStream(np.array(document_numbers, np.int64), settings.batch_size, seed)
         steps_of_epochs = max(1, round(settings.epochs * self.stream.per_epoch))
         self.steps = settings.steps or steps_of_epochs
         self.pairs_per_step = settings.batch_size
