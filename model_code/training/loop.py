@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -152,9 +152,10 @@ class TrainingState:
 
     def to_json(self) -> dict[str, Any]:
         """Return the attributes that JSON can hold: all but weights and the window of losses."""
-        values = asdict(self)
-        del values["best_weights"]
-        del values["window"]
+        values = {}
+        for attribute in fields(self):
+            if attribute.name not in ("best_weights", "window"):
+                values[attribute.name] = getattr(self, attribute.name)
         return values
 
 
