@@ -114,8 +114,12 @@ A search, the scores of candidates and the best passage need the same scores. An
 thousands of queries over a large index would fill the memory with them, so it computes them again.
 """
 
-MIN_CACHED_BYTES = 2**22
-"""Size in bytes up to which a small index caches the weights of the terms that were searched."""
+MIN_CACHED_BYTES = 2**24
+"""Size in bytes up to which a small index caches the weights of the terms that were searched.
+
+A quarter of it did not suffice for the terms of 400 queries over 21,000 passages, so that a search
+took 1.6 times as long.
+"""
 
 
 @dataclass(frozen=True, eq=False)
