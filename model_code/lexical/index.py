@@ -631,7 +631,8 @@ def encode_resumably(
 ) -> list[Sparse]:
     """Encode texts shard by shard, so that an interrupted call can be resumed.
 
-    The result equals `encoder.encode(texts)` bit for bit, also after an interruption.
+    The result of a resumed call has the same bytes. It may differ from `encoder.encode(texts)` in
+    the last digits, because a shard is divided into other batches.
 
     Args:
         encoder: The encoder.
