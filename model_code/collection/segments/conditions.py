@@ -71,6 +71,7 @@ TYPED_OPERATORS = {
     "<": "<",
 }
 TYPED_CONDITION = re.compile(r"([^=!<>]+?)(!=|>=|<=|==|\^=|\*=|=|>|<)(.*)", re.DOTALL)
+QUOTED_OPERAND = re.compile(r"""(["'])((?:(?!\1).)+)\1""", re.DOTALL)
 NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 INTEGER = re.compile(r"[-+]?[0-9]+")
 # Beginning of every date. Other texts are not parsed as dates, which saves time.
@@ -461,6 +462,11 @@ def parse_filters(filters: Filters) -> Condition:
     parts: list[Condition] = []
     alternatives: dict[str, list[str]] = {}
     for text in filters:
+        require(
+            isinstance(text, str),
+            f"a list of filters holds texts such as year>=2020, not {str(text)[:80]!r}; give one "
+            f"object instead: {EXAMPLE}",
+        )
         if text.lstrip().startswith("{"):
             parts.append(_parse_object(json_filter(text)))
             continue
@@ -477,7 +483,9 @@ def parse_filters(filters: Filters) -> Condition:
 def parse_typed(text: str) -> tuple[str, str, str]:
     """Split a typed condition into field, operator and operand, without blanks around them.
 
-    >>> parse_typed("release year >= 2020"), parse_typed("name^=num")
+    Quotes around the operand are no part of it, as in other query languages.
+
+    >>> parse_typed("release year >= 2020"), parse_typed('name ^= "num"')
     (('release year', '>=', '2020'), ('name', 'prefix', 'num'))
 
     Raises:
@@ -489,7 +497,11 @@ def parse_typed(text: str) -> tuple[str, str, str]:
             f"--filter {text}: write it as field=value, field>=value, or as JSON: {EXAMPLE}"
         )
     name, operator, operand = match.groups()
-    return name.strip(), TYPED_OPERATORS[operator], operand.strip()
+    operand = operand.strip()
+    quoted = QUOTED_OPERAND.fullmatch(operand)
+    if quoted is not None:
+        operand = quoted[2]
+    return name.strip(), TYPED_OPERATORS[operator], operand
 
 
 def json_filter(text: str) -> Any:

@@ -36,10 +36,15 @@ def read_epub(data: bytes) -> Extraction:
     chapters: list[str] = []
     all_text: list[str] = []
     protected = _protected_parts(archive)
+    names_without_case = {name.casefold(): name for name in archive.names}
     for name in _reading_order(package, folder):
         if name not in archive:
-            extraction.note("unread part", f"the chapter {name} is missing")
-            continue
+            # Programs that ignore case write other letters into the list than into the archive.
+            same_name = names_without_case.get(name.casefold())
+            if same_name is None:
+                extraction.note("unread part", f"the chapter {name} is missing")
+                continue
+            name = same_name
         if name in protected:
             raise RowError("unreadable file", "the book is protected against copying")
 

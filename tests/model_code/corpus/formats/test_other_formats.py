@@ -377,6 +377,12 @@ def test_missing_chapter_is_reported(book_parts):
     assert "OPS/two b.xhtml is missing" in book.remarks[0].detail
 
 
+def test_chapter_is_found_in_any_case(book_parts):
+    book_parts["OPS/Two B.xhtml"] = book_parts.pop("OPS/two b.xhtml")
+
+    assert read_epub(archive(book_parts)).remarks == []
+
+
 def test_protected_book_is_refused(book_parts):
     book_parts["META-INF/encryption.xml"] = '<e><CipherReference URI="OPS/one.xhtml"/></e>'
 

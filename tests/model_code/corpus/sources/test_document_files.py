@@ -235,6 +235,36 @@ def test_file_without_text_says_why(tmp_path, name, content, reason):
     assert reason in refused.detail
 
 
+@pytest.mark.parametrize(
+    ("suffix", "source", "title", "date"),
+    [
+        (
+            ".org",
+            "#+title: On moss\n#+DATE: <2024-03-05 Tue>\n\n* Kinds\n",
+            "On moss",
+            "2024-03-05",
+        ),
+        (".adoc", "// draft\n:toc:\n\n= On moss\nIda Holm\n\n== Kinds\n", "On moss", None),
+        (
+            ".tex",
+            "% \\title{old}\n\\title[Moss]{On \\emph{moss}\\\\ and fern}\n",
+            "On moss and fern",
+            None,
+        ),
+        (".org", "* Kinds\nNo title: here\n", "a", None),
+        (".adoc", "Kinds\n\n= Late\n", "a", None),
+        (".tex", "No \\titlepage here\n", "a", None),
+    ],
+)
+def test_titles_of_markup_languages_are_read(suffix, source, title, date):
+    row = read_document_bytes(source.encode(), suffix, f"a{suffix}", "a")
+
+    assert isinstance(row, Row)
+    assert row.values["title"] == title
+    assert row.values["date"] == date
+    assert row.values["text"].strip() == source.strip()
+
+
 @pytest.mark.parametrize("suffix", [".mdx", ".qmd", ".Rmd", ".mkd", ".mdown"])
 def test_markdown_has_many_suffixes(suffix):
     row = read_document_bytes(b"# Moss\n\nIt *grows*.", suffix, "a", "a")
