@@ -31,23 +31,26 @@ class LocalProject(Client):
     _exit_stack: ExitStack
     _portal: BlockingPortal
 
-    @classmethod
-    def open(cls, path: str | PathLike[str] = ".") -> Self:
+    def __init__(self, path: str | PathLike[str] = ".") -> None:
         """Open the project that contains the folder `path`.
 
         Raises:
             FreshetError: If the folder is not in a project, or the live index is damaged.
         """
         project = Project.find(Path(path))
-        opened = cls(str(project.root))
-        opened._app = create_app(project)
-        opened.service = opened._app.state.service
-        opened.service.start()
+        super().__init__(str(project.root))
+        self._app = create_app(project)
+        self.service = self._app.state.service
+        self.service.start()
         # The portal runs an event loop in another thread, in which the application answers
         # requests.
-        opened._exit_stack = ExitStack()
-        opened._portal = opened._exit_stack.enter_context(start_blocking_portal())
-        return opened
+        self._exit_stack = ExitStack()
+        self._portal = self._exit_stack.enter_context(start_blocking_portal())
+
+    @classmethod
+    def open(cls, path: str | PathLike[str] = ".") -> Self:
+        """Open the project that contains the folder `path`, as the class itself does."""
+        return cls(path)
 
     def close(self) -> None:
         """Finish waiting changes, and free the memory."""

@@ -94,6 +94,18 @@ def test_client_has_no_other_public_name():
     assert {name for name in vars(Client) if not name.startswith("_")} == set(VERBS)
 
 
+def test_project_is_opened_by_its_class(project):
+    opened = freshet.Project(project.root)
+
+    assert opened.search("text", 1).retriever == "hce"
+    opened.close()
+
+
+def test_folder_outside_of_projects_is_refused(tmp_path):
+    with pytest.raises(freshet.FreshetError, match="not inside a Freshet project"):
+        freshet.Project(tmp_path)
+
+
 @pytest.fixture
 def added(api):
     """The receipt of adding LINES and a row without text. The document is deleted afterwards."""
