@@ -40,6 +40,7 @@ from model_code.files import (
 )
 from model_code.incdsi.fused_scores import Competitors, FusedScore, TermCounts
 from model_code.incdsi.rows import row_norms
+from model_code.project import file_lock
 from model_code.text.known_queries import normalize_query, resolve_queries
 
 # Largest number of known queries of the build that are scored to find constraints. More queries
@@ -214,20 +215,31 @@ def read_known_queries(segment: LoadedSegment) -> list[AnsweredQuery]:
 def build_constraints(score: FusedScore, folder: Path) -> Constraints:
     """Return the constraints of the build. They are computed once, and then read from a cache.
 
+    A process that needs them while another one computes them waits. The first one to end would
+    otherwise delete the encodings of the other one.
+
     Args:
         score: Fused score, with the base segment that holds the documents of the build.
-        folder: Folder of the caches.
+        folder: Folder of the caches. The lock file lies beside it.
     """
     cache = cache_folder(read_json(score.base.folder / MANIFEST), folder)
     if not (cache / MANIFEST).is_file():
-        known = limit_queries(read_known_queries(score.base))
-        constraints = Constraints.empty(score.encoder_retriever.encoder.dimension)
-        if known:
-            constraints = find_constraints(score, known, cache / ENCODING)
-        _write_cache(constraints, cache)
+        with file_lock(folder.with_name(f"{folder.name}.lock")):
+            # Another process may have written the cache meanwhile.
+            if not (cache / MANIFEST).is_file():
+                _fill_cache(score, cache)
     remedy = f"delete {cache}, which is then computed again"
     verify_checksums(cache, read_manifest(cache, FORMAT), remedy)
     return _read_cache(cache)
+
+
+def _fill_cache(score: FusedScore, cache: Path) -> None:
+    """Compute the constraints of the build, and write them to a cache folder."""
+    known = limit_queries(read_known_queries(score.base))
+    constraints = Constraints.empty(score.encoder_retriever.encoder.dimension)
+    if known:
+        constraints = find_constraints(score, known, cache / ENCODING)
+    _write_cache(constraints, cache)
 
 
 def limit_queries(

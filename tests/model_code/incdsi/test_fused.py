@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from time import sleep
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,6 +30,7 @@ from model_code.corpus.known_queries import KNOWN_QUERIES, CorpusQueries, query_
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.token_signs import TokenSigns, pack_signs
 from model_code.files import deferred_fsync
+from model_code.incdsi import constraints
 from model_code.incdsi.constraints import Constraints, PreparedConstraints, limit_queries
 from model_code.incdsi.fused import KnownQueries, OwnQueries, make_problem, minimize
 from model_code.incdsi.fused_builder import FusedIncDsiBuilder, replace_vectors
@@ -136,6 +139,28 @@ def test_cold_builders_give_equal_vectors(opened: Path, tmp_path: Path) -> None:
         vectors.append(read_vectors(live))
 
     assert vectors[0] == vectors[1]
+
+
+def test_constraints_are_computed_by_one_of_two_processes(
+    live: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service computes them when it starts, while another process may make an addition."""
+    score = FusedScore(make_builder(live).searcher.base)
+    find = constraints.find_constraints
+    calls: list[Path] = []
+
+    def find_slowly(score: FusedScore, known: Any, encoding: Path) -> Constraints:
+        calls.append(encoding)
+        sleep(0.3)
+        return find(score, known, encoding)
+
+    monkeypatch.setattr(constraints, "find_constraints", find_slowly)
+    with ThreadPoolExecutor(2) as pool:
+        folders = [live.with_name("additions")] * 2
+        first, second = pool.map(constraints.build_constraints, [score, score], folders)
+
+    assert len(calls) == 1
+    assert first.texts == second.texts
 
 
 def test_nothing_is_solved_if_vectors_have_no_weight(live: Path) -> None:
