@@ -26,6 +26,8 @@ from model_code.training.settings import TrainingSettings
 
 # Number of steps below which a warning is given, because so few hardly change an encoder.
 MIN_USEFUL_STEPS = 20
+# Marks that no pair of the same document follows.
+END = -1
 
 Tokenize = Callable[[Sequence[str], int], Features]
 """A function like `Encoder.tokenize`: from texts and a maximum number of tokens to features."""
@@ -107,13 +109,11 @@ def distinct_batches(order: np.ndarray, documents: np.ndarray, size: int) -> lis
     >>> [batch.tolist() for batch in batches]
     [[0, 2], [1, 3]]
     """
-    # The places in `order` of each document's waiting pairs. The last one is the next.
-    waiting: defaultdict[int, list[int]] = defaultdict(list)
-    for place, document in reversed(list(enumerate(documents[order].tolist()))):
-        waiting[document].append(place)
-    # The next place of each document that may enter the batch, and the document.
-    candidates = [(places.pop(), document) for document, places in waiting.items()]
-    heapq.heapify(candidates)
+    # A place is a position in `order`. Only the first waiting pair of each document may enter a
+    # batch, so the heap holds the places of these pairs. A sorted list is a heap.
+    first_places, next_places = _link_by_document(documents[order])
+    candidates = first_places.tolist()
+    next_of = next_places.tolist()
 
     batches = []
     for _ in range(len(order) // size):
@@ -121,23 +121,37 @@ def distinct_batches(order: np.ndarray, documents: np.ndarray, size: int) -> lis
         entered: list[int] = []
         while len(batch) < size:
             if not candidates:
-                _add_next(candidates, entered, waiting)
+                candidates = sorted(next_of[place] for place in entered if next_of[place] != END)
                 entered = []
-            place, document = heapq.heappop(candidates)
+            place = heapq.heappop(candidates)
             batch.append(place)
-            entered.append(document)
-        _add_next(candidates, entered, waiting)
+            entered.append(place)
+        for place in entered:
+            if next_of[place] != END:
+                heapq.heappush(candidates, next_of[place])
         batches.append(order[batch])
     return batches
 
 
-def _add_next(
-    candidates: list[tuple[int, int]], documents: list[int], waiting: dict[int, list[int]]
-) -> None:
-    """Add the next waiting pair of each document to the heap of candidates; see its caller."""
-    for document in documents:
-        if waiting[document]:
-            heapq.heappush(candidates, (waiting[document].pop(), document))
+def _link_by_document(documents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Link the places of each document.
+
+    Args:
+        documents: Document at each place, (n,).
+
+    Returns:
+        The first place of each document, ascending, and for each place the next one with the same
+        document, (n,), `END` if there is none.
+    """
+    # All places, grouped by document and ascending for each document.
+    places = np.argsort(documents, kind="stable")
+    is_first = np.ones(len(places), dtype=bool)
+    is_first[1:] = documents[places[1:]] != documents[places[:-1]]
+
+    next_places = np.full(len(places), END)
+    has_next = ~is_first[1:]
+    next_places[places[:-1][has_next]] = places[1:][has_next]
+    return np.sort(places[is_first]), next_places
 
 
 def pair_by_leaf(order: np.ndarray, leaves: np.ndarray) -> np.ndarray:
