@@ -120,7 +120,9 @@ async def _answer_invalid_request(request: Request, error: Exception) -> Respons
     # `loc` is the way to the wrong value, such as ("body", "documents", 0).
     path = [str(part) for part in first["loc"] if part not in ("body", "query")]
     field = ".".join(path) or "the body"
-    return error_response(422, f"{printable(field)}: {first['msg'].lower()}; see /docs")
+    # Only the first letter changes, because the rest may be a pattern such as [A-Z].
+    reason = first["msg"][:1].lower() + first["msg"][1:]
+    return error_response(422, f"{printable(field)}: {reason}; see /docs")
 
 
 async def _answer_http_exception(request: Request, error: Exception) -> Response:

@@ -670,3 +670,11 @@ def test_document_shows_queries_of_users_by_setting(serve, project):
 
     assert document["known_queries"] == ["about apple", "a secret"]
     assert document["hidden_queries"] == 0
+
+
+def test_refused_name_is_answered_with_the_allowed_letters(serve):
+    opinion = {"query": "apple", "document_id": "a", "verdict": "up", "who": "Ann Müller"}
+
+    answer = serve().post("/feedback", json=opinion)
+
+    assert "who: string should match pattern '^[A-Za-z0-9" in answer.json()["error"]
