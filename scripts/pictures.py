@@ -27,15 +27,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlencode
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, TimeoutError, sync_playwright
 
 CHROMIUM = "/usr/bin/chromium"
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 QUERY = "How can I solve a system of linear equations?"
 START_TIMEOUT_SECONDS = 300
 STOP_TIMEOUT_SECONDS = 90
-# Dagster's sensor may take minutes until its first report for the freshness policy.
-PAGE_TIMEOUT_MS = 400_000
+PAGE_TIMEOUT_MS = 60_000
+# Dagster's sensor may take minutes until its first report for the freshness policy. An open page
+# does not show it, so the page is opened several times.
+ATTEMPTS = 10
 # The innermost table with one row for each system.
 SYSTEMS_TABLE = 'table:has(> thead th:text-is("system"))'
 # MLflow opens a panel for questions on the first visit.
@@ -153,15 +155,22 @@ def champion_version(mlflow: str) -> str:
 
 
 def take_picture(browser: Browser, picture: Picture, folder: Path) -> None:
-    """Open a page, wait until it is complete, and write its picture."""
+    """Open a page, wait until it is complete, and write its picture.
+
+    Raises:
+        TimeoutError: If the page is not complete after several attempts.
+    """
     scheme = "dark" if picture.is_dark else "light"
     size = {"width": picture.width, "height": picture.height}
     page: Page = browser.new_page(viewport=size, color_scheme=scheme)
     page.set_default_timeout(PAGE_TIMEOUT_MS)
-    page.goto(picture.address)
-    for selector in picture.clicks:
-        page.locator(selector).first.click()
-    page.locator(picture.ready).first.wait_for()
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            open_page(page, picture)
+            break
+        except TimeoutError:
+            if attempt == ATTEMPTS:
+                raise
     page.wait_for_timeout(SETTLE_MS)
     path = folder / picture.file
     if picture.crop:
@@ -170,6 +179,14 @@ def take_picture(browser: Browser, picture: Picture, folder: Path) -> None:
         page.screenshot(path=path)
     print(path)
     page.close()
+
+
+def open_page(page: Page, picture: Picture) -> None:
+    """Open the page of a picture, and wait until it is complete."""
+    page.goto(picture.address)
+    for selector in picture.clicks:
+        page.locator(selector).first.click()
+    page.locator(picture.ready).first.wait_for()
 
 
 def free_port() -> int:
