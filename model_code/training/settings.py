@@ -61,7 +61,7 @@ class TrainingSettings(Settings):
     workers: int = Field(
         0,
         ge=0,
-        description="Number of processes that prepare batches ahead of a dense training. Useful "
+        description="Number of processes that prepare batches ahead of the training. Useful "
         "with a GPU, which otherwise waits for them. Results do not change.",
     )
     batches: Literal["random", "siblings"] = Field(
