@@ -191,13 +191,16 @@ class TokenIndex(SparseIndex):
 
     @classmethod
     def build(
-        cls, bags: Bags | Iterable[Sequence[int] | np.ndarray], document_ids: Sequence[str]
+        cls,
+        bags: Bags | Iterable[Sequence[int] | np.ndarray],
+        document_ids: Sequence[str] | IdMap,
     ) -> TokenIndex:
         """Index passages.
 
         Args:
             bags: The tokens of each passage; `TokenBags` makes them.
-            document_ids: The document of each passage.
+            document_ids: The document of each passage. A map of another index of the same passages
+                is shared, because making a map of many ids takes long.
 
         Raises:
             FreshetError: If the numbers differ.
@@ -209,7 +212,8 @@ class TokenIndex(SparseIndex):
         blocks = []
         for start in range(0, len(bags), MAX_BLOCK_PASSAGES):
             blocks.append(Postings.build(bags.slice(start, start + MAX_BLOCK_PASSAGES)))
-        return cls(blocks, IdMap(document_ids))
+        ids = document_ids if isinstance(document_ids, IdMap) else IdMap(document_ids)
+        return cls(blocks, ids)
 
     @property
     def postings(self) -> int:
@@ -276,13 +280,20 @@ class TokenIndex(SparseIndex):
         block_numbers = np.searchsorted(self._starts, passages, side="right") - 1
         for block_number in np.unique(block_numbers).tolist():
             block = self.blocks[block_number]
+            places = np.flatnonzero(block_numbers == block_number)
+            rows = passages[places] - self._starts[block_number]
+            is_wanted = np.zeros(block.passages, dtype=bool)
+            is_wanted[rows] = True
+
             # The token and the passage of each posting, ordered by passage, then by token.
             tokens, owners = block.pairs()
+            is_kept = is_wanted[owners]
+            tokens = tokens[is_kept]
+            owners = owners[is_kept]
             tokens = tokens[np.lexsort((tokens, owners))]
             ends = np.cumsum(np.bincount(owners, minlength=block.passages))
             starts = np.concatenate([[0], ends])
-            for place in np.flatnonzero(block_numbers == block_number).tolist():
-                row = int(passages[place]) - self._starts[block_number]
+            for place, row in zip(places.tolist(), rows.tolist(), strict=True):
                 bags[place] = tokens[starts[row] : starts[row + 1]]
         return bags
 

@@ -49,9 +49,8 @@ class KnownTokens:
             words: Weight of the tokens, and limits of the known queries of one document.
             find_tokens: Finds the tokens of texts.
         """
-        document_ids = texts.ids.document_ids
-        no_tokens = Bags(np.empty(0, np.int64), np.zeros(len(document_ids), np.int64))
-        empty = cls(TokenIndex.build(no_tokens, document_ids), words)
+        no_tokens = Bags(np.empty(0, np.int64), np.zeros(len(texts.ids), np.int64))
+        empty = cls(TokenIndex.build(no_tokens, texts.ids), words)
         return empty.change_queries(known, texts, find_tokens)
 
     def change_queries(
@@ -91,7 +90,7 @@ class KnownTokens:
             query_tokens = np.concatenate([np.empty(0, np.int64), *document_bags])
             # A token that the passage's text contains counts once, as a token of the text.
             bags[row] = np.setdiff1d(query_tokens, text_bag)
-        return KnownTokens(TokenIndex.build(bags, ids.document_ids), self.words)
+        return KnownTokens(TokenIndex.build(bags, ids), self.words)
 
 
 class TokensWithKnown(SparseIndex):
