@@ -207,8 +207,9 @@ def _sort_key(value: FieldValue, has_dates: bool) -> SortKey:
 def group_ranking(ranking: Ranking, group_by: str, read: FieldReader) -> Ranking:
     """Keep the first document for each value of a field.
 
-    If a document has several values, its first value counts. All documents without a value are
-    kept.
+    If a document has several values, the first one that `read` returns counts. A field index lists
+    values by type and then by text, whatever their order in the document. All documents without a
+    value are kept.
 
     Args:
         ranking: Documents with scores.

@@ -246,7 +246,8 @@ class FieldIndex:
             documents: Numbers of different documents.
 
         Returns:
-            Values of each document, in the order of `documents`.
+            Values of each document, in the order of `documents`. The values of a document are
+            sorted by type and text, because the index does not know their order in the document.
         """
         values = self.value_ranges.get(name, range(0))
         starts = self.starts[values.start : values.stop + 1]
