@@ -197,25 +197,30 @@ class Searcher:
         The relevance floor is the fit below which a hit is probably no answer. Learning it encodes
         many queries. Afterwards, the encoder can release memory that single queries do not need.
         """
-        must_learn_floor = self.base.floor is None
+        had_floor = self.base.floor is not None
         _ = self.relevance_floor
+        has_learned_floor = not had_floor and self.base.floor is not None
         dense = self.retriever.dense
-        if must_learn_floor and dense is not None:
+        if has_learned_floor and dense is not None:
             dense.encoder.release_weights()
         return self
 
-    @property
+    @cached_property
     def relevance_floor(self) -> RelevanceFloor:
         """Relevance floor: the fit below which a hit is probably no answer.
 
-        It is learned from random queries, once for the segment of the build.
+        It is learned from random queries, once for the segment of the build. A collection of few
+        documents has an empty floor, which later generations with more documents replace.
         """
-        if self.base.floor is None:
+        floor = self.base.floor
+        if floor is None:
             ids = self.ids_after("", self.document_count)
             documents = self.documents(spread_runs(ids, FLOOR_RUNS, FLOOR_RUN_LENGTH))
             texts = [f"{document.title} {document.text}" for document in documents.values()]
-            self.base.floor = RelevanceFloor.learn(self.retriever, texts)
-        return self.base.floor
+            floor = RelevanceFloor.learn(self.retriever, texts)
+            if floor.thresholds:
+                self.base.floor = floor
+        return floor
 
     @property
     def parts(self) -> dict[int, LoadedSegment]:

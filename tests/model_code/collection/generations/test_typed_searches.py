@@ -11,6 +11,7 @@ from freshet.results import Hit
 from model_code.collection.generations.query_options import QueryOptions
 from model_code.collection.generations.searcher import Searcher
 from model_code.errors import SettingsError
+from model_code.retrieval import relevance_floor
 from model_code.retrieval.typed_words import split_unfinished_word
 from tests.disk import skip_fsync
 from tests.model_code.collection.laws import make_encoder, open_build
@@ -191,8 +192,20 @@ def test_query_without_words_has_only_hits_below_the_floor(searcher: Searcher) -
     assert not any(hit.below_floor for hit in searcher.search("???", 5))
 
 
-def test_floor_is_learned_once_for_all_generations(searcher: Searcher) -> None:
-    floor = searcher.relevance_floor
+def open_again(searcher: Searcher) -> Searcher:
+    """Return another searcher of the same generation, with the same open segments."""
+    return Searcher(searcher.live, searcher.generation, searcher.parts)
 
-    assert searcher.ready().relevance_floor is floor
-    assert searcher.base.floor is floor
+
+def test_floor_is_learned_once_for_all_generations(
+    searcher: Searcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(searcher.base, "floor", None)
+    # An empty floor of few documents is learned again when there are more.
+    assert open_again(searcher).relevance_floor.thresholds == {}
+    monkeypatch.setattr(relevance_floor, "MIN_DOCUMENTS", len(TEXTS))
+
+    floor = open_again(searcher).ready().relevance_floor
+
+    assert floor.thresholds
+    assert open_again(searcher).relevance_floor is floor
