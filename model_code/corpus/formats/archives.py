@@ -92,10 +92,12 @@ class Archive:
         except (zipfile.BadZipFile, ValueError, NotImplementedError, OSError) as error:
             raise RowError("unreadable file", f"the archive is damaged: {error}") from None
         _check_limits(self._zip.infolist())
-        self.names = self._zip.namelist()
+        # Some programs of Windows separate folders by backslashes.
+        self._parts = {info.filename.replace("\\", "/"): info for info in self._zip.infolist()}
+        self.names = list(self._parts)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._zip.NameToInfo
+        return name in self._parts
 
     def read(self, name: str) -> bytes:
         """Return the unpacked bytes of a part.
@@ -104,7 +106,7 @@ class Archive:
             RowError: If the part is missing or damaged.
         """
         try:
-            return self._zip.read(name)
+            return self._zip.read(self._parts[name])
         except KeyError:
             raise RowError("unreadable file", f"the archive lacks its part {name}") from None
         except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError) as error:

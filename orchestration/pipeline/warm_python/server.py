@@ -107,6 +107,9 @@ class QuickExit:
         if self.exit_code is None:
             return
         for stream in (sys.stdout, sys.stderr):
+            # A shell may start a command without the stream.
+            if stream is None:
+                continue
             # The reader of the stream may have ended, or the command has closed the stream.
             with suppress(OSError, ValueError):
                 stream.flush()

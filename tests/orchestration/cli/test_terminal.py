@@ -40,6 +40,20 @@ def test_query_is_understood_in_a_locale_without_utf8():
     assert finished.stdout.decode().strip() == expected
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_command_runs_without_its_output_streams(closed, tmp_path):
+    script = tmp_path / "run.py"
+    script.write_text("import freshet.command as c; c.main()")
+    errors = tmp_path / "errors"
+
+    finished = subprocess.run(
+        ["sh", "-c", f"({sys.executable} {script} --version {closed}) 2>{errors}"]
+    )
+
+    assert finished.returncode == 0
+    assert errors.read_text() == ""
+
+
 def test_names_of_files_are_not_decoded(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     name = os.fsdecode("größe.md".encode("latin-1"))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
+
 import pytest
 
 from model_code.corpus.formats.docx import read_docx
@@ -123,6 +126,18 @@ def test_headings_follow_the_names_of_styles():
 def test_title_of_a_program_is_no_title(title):
     assert read_docx(docx(paragraph("x"), title)).title == ""
     assert read_docx(docx(paragraph("x"), "Silt and clay")).title == "Silt and clay"
+
+
+def test_archive_may_separate_folders_by_backslashes():
+    stream = io.BytesIO()
+    source = zipfile.ZipFile(io.BytesIO(docx(paragraph("Silt"))))
+    with zipfile.ZipFile(stream, "w") as target:
+        for name in source.namelist():
+            part = zipfile.ZipInfo()
+            part.filename = name.replace("/", "\\")
+            target.writestr(part, source.read(name))
+
+    assert read_docx(stream.getvalue()).text == "Silt"
 
 
 def test_document_without_embedded_files_has_no_remark():

@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from model_code.corpus.cleaning import clean_text
+from model_code.corpus.cleaning import clean_document, clean_text
 from model_code.corpus.rows import RefusedRow, Row
 from model_code.corpus.sources import document_files
 from model_code.corpus.sources.document_files import read_document, read_document_bytes
@@ -84,6 +84,40 @@ def test_declared_text_encodings_are_read(tmp_path):
     assert values(tmp_path, "a.html", latin)["text"] == "caf\u00e9"
     assert values(tmp_path, "b.txt", "\u6392\u5e8f".encode("utf-16"))["text"] == "\u6392\u5e8f"
     assert values(tmp_path, "c.txt", b"\xef\xbb\xbfx")["text"] == "x"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "text"),
+    [
+        ("a.txt", "\U0001f33f\U0001f342", "\U0001f33f\U0001f342"),
+        ("a.txt", "moss\rfern\r", "moss\nfern\n"),
+        ("a.html", "<table><tr><th>a<th>b</tr><tr><td>c<td>d</table>", "a  b\n\nc  d"),
+        ("a.html", "<p>moss&amp;fern &lt;i&gt; &eacute; &#127807;", "moss&fern <i> é \U0001f33f"),
+    ],
+)
+def test_unusual_text_is_read(tmp_path, name, content, text):
+    assert values(tmp_path, name, content)["text"] == text
+
+
+def test_front_matter_with_mark_and_carriage_returns_is_read():
+    data = b"\xef\xbb\xbf---\r\ntitle: Moss\r\ndate: 2024-03-05\r\n---\r\n\r\nIt grows.\r\n"
+
+    row = read_document_bytes(data, ".md", "a.md", "a.md")
+
+    assert isinstance(row, Row)
+    assert row.values["title"] == "Moss"
+    assert row.values["text"] == "It grows."
+
+
+def test_dates_and_numbers_of_front_matter_are_kept():
+    source = "---\ndate: 2024-03-05 22:15:00 +0300\nsize: .nan\nseen: 2024-04-01\nin: {a: [1]}\n---\nMoss."
+    row = read_document_bytes(source.encode(), ".md", "a.md", "a.md")
+    assert isinstance(row, Row)
+
+    document = clean_document(row, 1000)
+
+    assert document.date == "2024-03-05T22:15:00+03:00"
+    assert document.fields == {"size": None, "seen": "2024-04-01", "in": {"a": [1]}}
 
 
 def test_restructured_text_titles_become_headings(tmp_path):
@@ -224,6 +258,9 @@ def test_comment_in_code_is_no_title(tmp_path, source):
         ("menu.html", b"<nav>Home</nav>", "only hidden text and navigation"),
         ("key.eml", b"Subject: x\nContent-Type: application/pkcs7-mime\n\nAAAA", "pkcs7-mime"),
         ("blank.txt", b" \n", "the file holds none"),
+        ("empty.txt", b"", "the file holds none"),
+        ("mark.md", b"\xef\xbb\xbf", "the file holds none"),
+        ("fields.md", b"---\ntitle: Moss\n---\n", "the file holds none"),
     ],
 )
 def test_file_without_text_says_why(tmp_path, name, content, reason):
