@@ -349,13 +349,16 @@ class Registry:
             "the output has the best documents for each text."
         )
 
-        # Metrics have names such as dev.nDCG_at_10. The table has a row per metric.
+        # Metrics have names such as dev.nDCG_at_10, because MLflow refuses an @. The table has a
+        # row per metric.
         metrics = self.client.get_run(version.run_id).data.metrics
         table = ["| metric | dev | test |", "|---|---|---|"]
         for name in sorted({name.partition(".")[2] for name in metrics}):
-            dev = metrics.get(f"dev.{name}", "")
-            test = metrics.get(f"test.{name}", "")
-            table.append(f"| {name} | {dev} | {test} |")
+            cells = [name.replace("_at_", "@")]
+            for split in ("dev", "test"):
+                value = metrics.get(f"{split}.{name}")
+                cells.append("" if value is None else f"{value:.4g}")
+            table.append(f"| {' | '.join(cells)} |")
 
         page = "\n\n".join([introduction, f"**Gate** {gate}", "\n".join(table)])
         self.client.update_model_version(self.model, version.version, page)

@@ -445,7 +445,7 @@ def test_page_of_version_shows_metrics_and_verdict(tracked_project):
 
     assert "**hce**" in page
     assert "**Gate** passed: there was no champion before" in page
-    assert "| nDCG_at_10 | 0.5 | 0.5 |" in page
+    assert "| nDCG@10 | 0.5 | 0.5 |" in page
     assert f"/runs/{champion.run_id})" in page
 
 
