@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -43,5 +44,16 @@ def make_server(client: Any) -> MCPServer:
     return server
 
 
+def main(arguments: Sequence[str]) -> None:
+    """Serve until the standard input is closed.
+
+    Args:
+        arguments: The address of the service, such as `http://127.0.0.1:8765`.
+    """
+    if len(arguments) != 1:
+        sys.exit("usage: python -m freshet.integrations.mcp http://127.0.0.1:8765")
+    make_server(Client(arguments[0], os.environ.get("FRESHET_TOKEN"))).run()
+
+
 if __name__ == "__main__":
-    make_server(Client(sys.argv[1], os.environ.get("FRESHET_TOKEN"))).run()
+    main(sys.argv[1:])

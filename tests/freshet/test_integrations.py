@@ -18,7 +18,7 @@ from langchain_tests.integration_tests import (
 import freshet
 from freshet.integrations.langchain import FreshetRetriever, FreshetVectorStore
 from freshet.integrations.llama_index import FreshetNodes
-from freshet.integrations.mcp import make_server
+from freshet.integrations.mcp import main, make_server
 from tests.model_code.collection.conftest import DOCUMENTS
 
 PAGE = Path(__file__).parents[2] / "docs" / "application.md"
@@ -169,6 +169,11 @@ def test_mcp_server_reads_documents(mcp_server):
 
     document = json.loads(json.dumps(result.get("result", result)))
     assert document["text"] == DOCUMENTS["str.split"]
+
+
+def test_mcp_server_without_address_explains_its_usage():
+    with pytest.raises(SystemExit, match="usage: .* http://127.0.0.1:8765"):
+        main([])
 
 
 def test_every_example_of_the_page_runs(project, url):
