@@ -23,6 +23,8 @@ from orchestration.pipeline.dvc import in_git, initialise
 
 # Default source of a new project: the name of a folder in the project.
 DEFAULT_SOURCE = "documents"
+# End of the error message for a source that does not exist.
+MISSING_SOURCE_REMEDY = "--from names a folder, a file of rows, or a data set such as BeIR/nq"
 # The template of `params.yaml`. The word SOURCE in it is replaced by the path of the source.
 PARAMS_TEMPLATE = Path(__file__).with_suffix(".yaml")
 # Largest number of kinds of ignored files that the description of a folder names, the most frequent
@@ -107,9 +109,11 @@ def _write_params(root: Path, source: str | None, cwd: Path) -> CorpusSettings:
         corpus = CorpusSettings(path=DEFAULT_SOURCE)
         (root / DEFAULT_SOURCE).mkdir(parents=True, exist_ok=True)
     else:
+        # This raises an error if the source does not exist, with the path that the user means. It
+        # is called before anything is written.
+        named = CorpusSettings(path=str(Path(source).expanduser()))
+        resolve_source_kind(named, cwd, MISSING_SOURCE_REMEDY)
         corpus = CorpusSettings(path=_path_from_project(root, source, cwd))
-        # This raises an error if the source does not exist. It is called before anything is
-        # written.
         corpus = resolve_source_kind(corpus, root)
         root.mkdir(parents=True, exist_ok=True)
 

@@ -200,6 +200,16 @@ def test_missing_source_leaves_no_files(notes):
     assert not (notes / "search").exists()
 
 
+def test_missing_source_is_named_as_it_was_typed(notes):
+    with pytest.raises(FreshetError) as raised:
+        make_project(notes / "new", "ntoes", notes)
+
+    assert str(raised.value) == (
+        f"{notes / 'ntoes'} does not exist; --from names a folder, a file of rows, or a data set "
+        "such as BeIR/nq"
+    )
+
+
 def test_missing_source_in_params_leaves_no_files(notes):
     (notes / "params.yaml").write_text(
         "{corpus: {source: folder, path: nowhere}, retrievers: {hce: {}}}"
