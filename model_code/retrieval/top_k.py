@@ -26,7 +26,7 @@ EXTRA_DOCUMENTS = 16
 GROUPS_PER_ROW = 4
 """Number of groups per wanted row, when the best rows are found by the maxima of groups."""
 
-MIN_SCORES_FOR_GROUPS = 2**14
+MIN_SCORES_FOR_GROUPS = 2**11
 """Number of scores up to which all keys are partitioned.
 
 For more scores it is faster to select the best rows by groups first.
@@ -145,8 +145,10 @@ def _best_keys(scores: np.ndarray, document_numbers: np.ndarray, count: int) -> 
     The upper 32 bits of a key hold the bits of the score, the lower 32 bits the document's number.
     """
     rows: np.ndarray | slice = slice(None)
-    if len(scores) > MIN_SCORES_FOR_GROUPS:
-        rows = select_best_rows(scores, count)
+    if len(scores) > max(count, MIN_SCORES_FOR_GROUPS):
+        threshold = _first_threshold(scores, count)
+        # Without a threshold above 0, all scores above 0 remain. Scores of 0 are left out anyway.
+        rows = np.flatnonzero(scores >= threshold) if threshold > 0 else np.flatnonzero(scores)
     score_bits = scores[rows].view(np.uint32).astype(np.uint64)
     keys = score_bits << _SCORE_SHIFT | document_numbers[rows]
 

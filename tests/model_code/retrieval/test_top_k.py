@@ -8,6 +8,7 @@ whatever number of queries is searched at once.
 from __future__ import annotations
 
 import random
+from time import process_time
 from typing import NamedTuple
 
 import numpy as np
@@ -154,6 +155,21 @@ def test_best_documents_leave_out_zero_scores(
         assert ids.best_documents(scores, k) == expected
         assert ids.best_documents(scores[rows], k, rows) == expected_of_rows
     assert ids.best_documents(np.zeros(300, np.float32), 3) == []
+
+
+def test_few_matches_do_not_slow_a_search_down() -> None:
+    ids = IdMap([f"d{number}" for number in range(50_000)])
+    many_matches = np.random.default_rng(0).random(50_000, np.float32)
+    few_matches = np.where(np.arange(50_000) < 20, many_matches, np.float32(0))
+
+    def measure_seconds(scores: np.ndarray) -> float:
+        start = process_time()
+        for _ in range(10):
+            ids.best_documents(scores, 100)
+        return process_time() - start
+
+    ids.best_documents(many_matches, 100)
+    assert measure_seconds(few_matches) < 10 * measure_seconds(many_matches)
 
 
 def test_nothing_to_rank_gives_no_results() -> None:
