@@ -752,11 +752,24 @@ class FusedSearch(Retriever[FusedQueries]):
     def best_passage_encoded(self, query: FusedQueries, document_id: str) -> int:
         """Return the document's best passage for the component with the largest weight.
 
-        Headline components are left out, because they index documents and not passages.
+        A component that matches words does not count if the document has no word of the query: it
+        scores all passages 0. Headline components are left out, because they index documents and
+        not passages.
         """
         components = self._passage_components()
-        name = max(components, key=self.fusion.weights.__getitem__)
-        return self.components[name].best_passage_encoded(query.scoring[name], document_id)
+        by_weight = sorted(components, key=self.fusion.weights.__getitem__, reverse=True)
+        chosen = by_weight[0]
+        for name in by_weight:
+            if name not in self._word_components or self._has_score(name, query, document_id):
+                chosen = name
+                break
+        return components[chosen].best_passage_encoded(query.scoring[chosen], document_id)
+
+    def _has_score(self, component: str, query: FusedQueries, document_id: str) -> bool:
+        """Return whether a component gives a document a score above 0."""
+        encoded = query.scoring[component]
+        (scores,) = self.components[component].score_encoded(encoded, [[document_id]])
+        return bool(scores[0] > 0)
 
     def _passage_components(self) -> dict[str, Retriever]:
         """Return the components that index passages, by name: all but those of headlines."""

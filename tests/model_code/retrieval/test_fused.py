@@ -54,8 +54,9 @@ class TableRetriever(Retriever[list[str]]):
     A document without a score does not match.
     """
 
-    def __init__(self, scores: Mapping[str, Mapping[str, float]]) -> None:
+    def __init__(self, scores: Mapping[str, Mapping[str, float]], best_passage: int = 0) -> None:
         self.scores = scores
+        self.best_passage = best_passage
         self.fingerprint = str(sorted(scores))
 
     def encode_queries(self, texts: Sequence[str]) -> list[str]:
@@ -82,7 +83,7 @@ class TableRetriever(Retriever[list[str]]):
         return rows
 
     def best_passage_encoded(self, query: list[str], document_id: str) -> int:
-        return 0
+        return self.best_passage
 
 
 @pytest.fixture(scope="module")
@@ -482,3 +483,16 @@ def test_queries_encoded_at_once_are_not_encoded_again(
     monkeypatch.setattr(Encoder, "encode_with_tokens", encode)
 
     assert cache.cached(search).search(QUERIES, 5) == expected
+
+
+def test_best_passage_is_that_of_a_component_that_matches() -> None:
+    """BM25 scores all passages of a document without a word of the query 0."""
+    heaviest = TableRetriever({"words": {"a": 2.0}, "meaning": {}}, best_passage=1)
+    other = TableRetriever({"words": {"a": 1.0}, "meaning": {"a": 1.0}}, best_passage=2)
+    fused = FusedSearch({"bm25": heaviest, "other": other}, Fusion({"bm25": 5.0, "other": 1.0}))
+
+    passages = {}
+    for text in ("words", "meaning"):
+        passages[text] = fused.best_passage_encoded(fused.encode_queries([text]), "a")
+
+    assert passages == {"words": 1, "meaning": 2}
