@@ -110,7 +110,7 @@ def _weighted_pieces(text: str) -> list[_Piece]:
     for word_start, word_end in word_spans(text):
         for start in range(word_start, word_end, MAX_UNBROKEN_CHARACTERS):
             end = min(start + MAX_UNBROKEN_CHARACTERS, word_end)
-            tokens = sum(1 for _ in TOKEN.finditer(text, start, end))
+            tokens = len(TOKEN.findall(text, start, end))
             pieces.append(_Piece(start, end, max(1, 3 * tokens // 4)))
     return pieces
 
