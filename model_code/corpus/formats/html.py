@@ -123,6 +123,11 @@ _HIDING_STYLE = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*(?
 # The mark of a footnote, such as "1", "iv" or "*". It links to the note, and the note links back.
 _NOTE_MARK = re.compile(r"\d{1,4}|[ivxlc]{1,7}|[a-z]|[*\u2020\u2021\u00a7]{1,3}", re.I)
 
+# A raised number behind a word is the mark of a footnote, too, such as those of authors. Behind one
+# or two letters it is a power, as in km².
+_RAISED_NUMBER = re.compile(r"\d{1,3}(?:[,-]\d{1,3})*")
+_MARKED_WORD = re.compile(r"[^\W\d_]{3}\Z")
+
 # Characters at the beginning of a style sheet that are searched for rules that hide elements.
 MAX_STYLE_CHARACTERS = 100_000
 _AT_RULE = re.compile(r"@[^{};]*\{(?:[^{}]*\{[^{}]*\})*+[^{}]*\}")
@@ -262,12 +267,17 @@ class _Page:
         self._heading: list[str] | None = None
         # Depth of the open link to another place of the page, if there is one.
         self._page_link_at: int | None = None
+        # Depth of the open raised text that directly follows a word, if there is one.
+        self._raised_at: int | None = None
         # Readings of the open ruby element, and the depth of the `rt` element that is open.
         self._readings: list[str] = []
         self._reading_at: int | None = None
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
         """Begin an element. The parser calls this method for each start tag."""
+        follows_word = _MARKED_WORD.search("".join(self._run)[-3:]) is not None
+        # Raised text with other elements inside is no mark.
+        self._raised_at = None
         self._flush()
         self._open_elements.append(tag)
         if self._hidden_at is not None:
@@ -296,6 +306,8 @@ class _Page:
                 self._pre_elements += 1
             elif tag == "a" and (attributes.get("href") or "").startswith("#"):
                 self._page_link_at = len(self._open_elements)
+            elif tag == "sup" and follows_word:
+                self._raised_at = len(self._open_elements)
             self._write(_separator(tag, is_start=True))
             self._write(_attribute_text(tag, attributes))
 
@@ -330,6 +342,8 @@ class _Page:
                 self._pre_elements -= 1
             elif self._page_link_at == depth:
                 self._page_link_at = None
+            elif self._raised_at == depth:
+                self._raised_at = None
             self._write(_separator(tag, is_start=False))
 
     def data(self, text: str) -> None:
@@ -355,11 +369,17 @@ class _Page:
             self.title_pieces.append(text)
         elif self._pre_elements and self._heading is None:
             self.pieces.append(escape_headings(text))
-        elif self._page_link_at is not None and _NOTE_MARK.fullmatch(text.strip()):
+        elif self._is_note_mark(text.strip()):
             # The mark of a footnote is no part of the word beside it.
             self._write(f" {text.strip()} ")
         else:
             self._write(re.sub(r"\s+", " ", text))
+
+    def _is_note_mark(self, text: str) -> bool:
+        """Return whether a text is the mark of a footnote, by the elements around it."""
+        is_linked_mark = self._page_link_at is not None and _NOTE_MARK.fullmatch(text)
+        is_raised_mark = self._raised_at is not None and _RAISED_NUMBER.fullmatch(text)
+        return bool(is_linked_mark or is_raised_mark)
 
     def _end_hidden(self, tag: str) -> None:
         """End an element that is not shown.
@@ -503,6 +523,9 @@ _NOTE_LINK = re.compile(
     rf"\s*({_NOTE_MARK.pattern})\s*(?=<)",
     re.I,
 )
+RAISED_MARK = re.compile(
+    rf"(?<=[^\W\d_]{{3}})<sup\b[^<>]*>(\s*{_RAISED_NUMBER.pattern}\s*)</sup>", re.I
+)
 INLINE_TAG = re.compile(
     r"</?(?:a|abbr|b|bdi|bdo|big|cite|code|data|del|dfn|em|font|i|ins|kbd|mark|q|s|samp|small|span"
     r"|strike|strong|sub|sup|time|tt|u|var|wbr|mi|mn|mo|tspan|acronym)"
@@ -541,6 +564,7 @@ def list_page_text(markup: str) -> list[str]:
     # Pictures become their alt texts. The tag has the text in double or in single quotes.
     text = _ALT.sub(lambda match: f" {match[1] or match[2] or ''} ", text)
     text = _NOTE_LINK.sub(r" \1\2 ", text)
+    text = RAISED_MARK.sub(r" \1 ", text)
     text = INLINE_TAG.sub("", text)
     text = _RUBY.sub(_list_ruby, text)
     text = ANY_TAG.sub("\n", text)

@@ -20,7 +20,7 @@ from model_code.corpus.formats.extraction import (
     measure_completeness,
 )
 from model_code.corpus.formats.front_matter import apply_front_matter, split_front_matter
-from model_code.corpus.formats.html import INLINE_TAG, drop_between, read_markup
+from model_code.corpus.formats.html import INLINE_TAG, RAISED_MARK, drop_between, read_markup
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -353,6 +353,7 @@ def _list_source_text(source: str) -> list[str]:
     text = _DESTINATION.sub("]", text)
     text = _DEFINITION.sub(" ", text)
     text = _LABEL.sub("", text)
+    text = RAISED_MARK.sub(r" \1 ", text)
     text = INLINE_TAG.sub("", text)
     text = _KNOWN_TAG.sub(" ", text)
     text = _ESCAPE.sub(r"\1", text)

@@ -99,7 +99,7 @@ UNREAD_SUFFIXES: Mapping[str, str] = {
     ".wpd": "a document of WordPerfect; save it as .docx",
     ".wps": "a document of Works or WPS; save it as .docx",
     ".pages": "a document of Apple Pages; export it as .docx",
-    ".key": "a presentation of Apple Keynote; export it as .pptx",
+    ".key": "a presentation of Apple Keynote, or a key; export a presentation as .pptx",
     ".numbers": "a workbook of Apple Numbers; export it as .xlsx",
     ".msg": "an Outlook e-mail; save it as .eml",
     ".mbox": "a mailbox of several e-mails; save each of them as .eml",

@@ -55,6 +55,11 @@ def markdown_text(source: str) -> str:
         ("un<b>break</b>able", "unbreakable"),
         ("word<a href='#n1'><sup>1</sup></a>. <a href=#b1>iv</a>Note", "word 1 . iv Note"),
         ("<a href='#parts'>part</a>s of x<sup>2</sup>", "parts of x2"),
+        ("Ida Holm<sup>1,2</sup> and Bo Lind<sup> 3</sup>.", "Ida Holm 1,2 and Bo Lind 3 ."),
+        (
+            "5 km<sup>2</sup>, 10<sup>6</sup>, CO<sub>2</sub>, the 5<sup>th</sup>",
+            "5 km2, 106, CO2, the 5th",
+        ),
         ("<svg><text>drawn</text></svg>", "drawn"),
         ("<p>a &lt; b and c > d", "a < b and c > d"),
     ],
@@ -71,6 +76,8 @@ def test_html_text_is_what_a_browser_shows(markup, text):
         "<rt>alone</rt> and <rt>open",
         "word<sup><a class=x href='#n1'>A</a></sup>word<a href='#n2'><sup>12</sup></a>word",
         "<?xml version='1.0'?><html><body><p><![CDATA[a & b]]></p></body></html>",
+        "<p>word<sup>1</sup>word <b>word</b><sup>2</sup> <i>word<sup class=x>3-5</sup></i></p>",
+        "<p>word<sup>1<b>2</b></sup> word<sup><i>7</i></sup> wörd<sup>8</sup></p>",
     ],
 )
 def test_nothing_of_a_shown_element_counts_as_lost(markup):
@@ -116,6 +123,7 @@ def test_lost_text_of_a_page_is_measured():
             "List<String>, a <T>, </p>, x <- y, a<b && c>d",
         ),
         ("Let $a_1 < b_2$ hold.", "Let $a_1 < b_2$ hold."),
+        ("Holm<sup>1</sup> and km<sup>2</sup>", "Holm 1 and km2"),
     ],
 )
 def test_markdown_keeps_everything_behind_a_tag(source, text):
