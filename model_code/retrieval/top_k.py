@@ -194,7 +194,12 @@ def select_best_rows(scores: np.ndarray, count: int) -> np.ndarray:
 
     rows = np.flatnonzero(scores >= threshold)
     row_scores = scores[rows]
-    exact_threshold = _nth_best(row_scores, count)
+    higher_scores = row_scores[row_scores > threshold]
+    # A partition of many equal scores, such as those of passages without a match, takes long.
+    threshold_is_exact = len(higher_scores) < count
+    if threshold_is_exact:
+        return rows
+    exact_threshold = _nth_best(higher_scores, count)
     return rows[row_scores >= exact_threshold]
 
 

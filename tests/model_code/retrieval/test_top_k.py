@@ -166,9 +166,10 @@ def test_few_matches_do_not_slow_a_search_down() -> None:
         start = process_time()
         for _ in range(10):
             ids.best_documents(scores, 100)
+            select_best_rows(scores, 100)
         return process_time() - start
 
-    ids.best_documents(many_matches, 100)
+    measure_seconds(many_matches)
     assert measure_seconds(few_matches) < 10 * measure_seconds(many_matches)
 
 
