@@ -14,9 +14,10 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import psutil
 
@@ -296,9 +297,31 @@ def _verify_inputs(project: Project, stage: Stage, table: Sequence[Stage]) -> No
         verify_outputs(project, stages.upstream(stage, table))
 
 
+def show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Print a warning as one line, without the place in the code that Python adds.
+
+    Args:
+        message: The warning.
+        category: Not used, like the arguments that follow. `warnings.showwarning` has them.
+        filename: Not used.
+        lineno: Not used.
+        file: Not used.
+        line: Not used.
+    """
+    print(f"warning: {escape_invisible(str(message))}", file=sys.stderr)
+
+
 def main(arguments: list[str]) -> int:
     """Run the stage whose address is the only argument, and return the exit code."""
     die_with_ancestors()
+    warnings.showwarning = show_warning
     try:
         # The variable FRESHET_PROJECT is ignored, because DVC may run the stage in a copy of the
         # project.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 from types import ModuleType
 
@@ -284,6 +285,14 @@ def test_failed_stage_resumes_from_its_checkpoints(project, stage, module):
     assert not failed_run_left_output
     assert found_checkpoint == [False, True]
     assert not list((project.state / "checkpoints").iterdir())
+
+
+def test_warning_is_one_line_without_a_path(capsys, monkeypatch):
+    monkeypatch.setattr("warnings.showwarning", run_stage.show_warning)
+
+    warnings.warn("training takes only 2 steps", UserWarning, stacklevel=1)
+
+    assert capsys.readouterr().err == "warning: training takes only 2 steps\n"
 
 
 def test_missing_input_names_the_remedy(project, stage):
