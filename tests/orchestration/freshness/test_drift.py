@@ -494,7 +494,7 @@ def test_manual_retrain_is_refused_without_judged_queries(project_without_qrels)
     with pytest.raises(
         FreshetError, match="no retrain is possible yet: this corpus has no judged queries"
     ):
-        retrain(project_without_qrels, "by hand")
+        retrain(project_without_qrels, "by-hand")
 
     # The next retrain starts with what is live then.
     assert not (project_without_qrels.state / "retraining").exists()
