@@ -1,7 +1,8 @@
 """Statuses of documents that were added with IncDSI. The drift report counts them.
 
-IncDSI solves the vector of a new document under constraints: the document should be found by its
-own queries, and old documents should stay first for theirs.
+IncDSI solves the vector of a new document so that its own queries find it. Constraints keep it from
+outranking old documents for theirs. Beside learned document vectors (DSI), it also breaks a
+constraint if it does not win its own mean query.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ class Status(Enum):
     The document can be found with every status.
     """
 
-    FITS = "found first by its own queries, and no old document loses its own"
+    FITS = "every constraint is met: no old document loses a query by it"
     COMPROMISE = (
         "not every constraint is met: "
         "the settings weigh them against each other and against the encoding"

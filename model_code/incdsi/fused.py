@@ -599,8 +599,9 @@ class _Chunk:
     ) -> SolvedDocument:
         """Return the record of a solved document: ranks before and after, limits and status.
 
-        A document fits if it is first for each of its queries, and outranks no more older documents
-        than its encoding does. Otherwise its vector is a compromise.
+        A document fits if it outranks no more older documents than its encoding does. Otherwise its
+        vector is a compromise. Its own queries do not count: where it is not first for one of
+        them, its encoding mostly is not either.
 
         Args:
             arrival: The document.
@@ -635,8 +636,7 @@ class _Chunk:
         # violated without a margin.
         outranked_before = len(known.violated(prior, margin=0.0))
         outranked_after = len(known.violated(solved_vector, margin=0.0))
-        is_first_for_all = all(query.rank_after == 1 for query in queries)
-        fits = is_first_for_all and outranked_after <= outranked_before
+        fits = outranked_after <= outranked_before
         status = Status.FITS if fits else Status.COMPROMISE
         return SolvedDocument(
             document_id=arrival.document_id,

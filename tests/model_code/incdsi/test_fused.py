@@ -388,6 +388,18 @@ def test_forgotten_queries_are_no_constraint(live: Path) -> None:
     assert prepared.find_live(replace(view, removed=frozenset({"d04"}))).tolist() == [True, False]
 
 
+def test_document_below_its_own_rivals_fits(live: Path) -> None:
+    """A vector that stays at its encoding takes no query from an older document."""
+    builder = make_builder(live, AdditionSettings(lambda2=1e9))
+
+    result = builder.apply(EVENTS[:3], up_to(3), {})
+
+    (document, _) = solved_documents(result.generation)
+    assert any(query.rank_after > 1 for query in document.queries)
+    assert document.old_outranked_after == document.old_outranked_before
+    assert document.status == "FITS"
+
+
 def test_statuses_name_solved_documents(live: Path) -> None:
     apply_in_groups(live, [6])
 
