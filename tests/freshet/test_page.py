@@ -104,6 +104,20 @@ def test_two_retrievers_stand_side_by_side(visit):
     assert page.locator("section").count() == 2
 
 
+def test_comparison_is_outdated_if_only_the_other_side_is_new(visit):
+    page = visit("/#q=split+a+string")
+    page.locator(".hit").first.wait_for()
+
+    is_outdated = page.evaluate(
+        """() => {
+            lastSearch.generations = "3,4";
+            return isOutdated({generation: 4});
+        }"""
+    )
+
+    assert is_outdated
+
+
 def test_added_document_appears_as_plain_text(visit, url):
     page = visit("/#q=open+archive")
     page.locator(".hit").first.wait_for()
