@@ -194,6 +194,7 @@ class _Duplicates:
         self._index = index
         self._compared_part = index.settings.merge_duplicates
         self._merged = merged
+        self._now = datetime.now(UTC)
         # If several rows have one id, the last one counts.
         self._added: dict[str, Document] = {}
         for rows in batches:
@@ -209,7 +210,6 @@ class _Duplicates:
     def _kept_ids(self) -> dict[str, str]:
         """Id of the first document with each text or title, by the key of the text or title."""
         kept_ids: dict[str, str] = {}
-        now = datetime.now(UTC)
         # Documents whose contents are neither in the generation nor among the added rows.
         waiting_ids = set(self._known_hashes) - self._added.keys()
         columns = ("document_id", "content_hash", "fields", self._compared_part)
@@ -219,7 +219,7 @@ class _Duplicates:
             if not is_current or document_id in self._added:
                 continue
             waiting_ids.discard(document_id)
-            if not _is_expired(json.loads(fields), now):
+            if not _is_expired(json.loads(fields), self._now):
                 kept_ids.setdefault(text_key(value), document_id)
 
         others = list(self._index.present_documents(waiting_ids).values())
@@ -229,7 +229,7 @@ class _Duplicates:
             if document_id in self._known_hashes
         )
         for document in others:
-            if not _is_expired(document.fields, now):
+            if not _is_expired(document.fields, self._now):
                 key = text_key(getattr(document, self._compared_part))
                 kept_ids.setdefault(key, document.document_id)
         return kept_ids
@@ -237,7 +237,8 @@ class _Duplicates:
     def leave_out(self, rows: CleanRows) -> CleanRows:
         """Return the rows without new documents that have the same text or title as another.
 
-        Documents that exist already are never left out, because they may be updated.
+        Documents that exist already are never left out, because they may be updated. An expired
+        document is no copy, because it is not found.
         """
         if self._compared_part == "none":
             return rows
@@ -250,7 +251,7 @@ class _Duplicates:
             key = text_key(getattr(document, self._compared_part))
             is_new = document_id not in self._known_hashes
             kept_id = document_id
-            if key and is_new:
+            if key and is_new and not _is_expired(document.fields, self._now):
                 # The id of the first document with this key, which can be this document.
                 kept_id = self._kept_ids.setdefault(key, document_id)
             if kept_id == document_id:

@@ -190,6 +190,9 @@ def test_copy_of_an_expired_document_is_kept(project):
     report = add_rows(project, new, dry_run=True)
 
     assert report.added == ["new"]
+    old = row("older", "The ferry runs.", expires="2020-01-01")
+    report = add_rows(project, old, row("newer", "The ferry runs."), dry_run=True)
+    assert report.added == ["newer"]
 
 
 def test_rejected_row_is_counted_once(run, project, more):
