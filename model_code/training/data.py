@@ -2,8 +2,8 @@
 
 Judgements refer to documents, but training needs passages. A pair therefore uses the passage of the
 relevant document that shares most words with the query, or the first of several such passages.
-Search ranks a document by its best passage, so this passage should move closer to the query. For a
-pseudo-query, it is the passage from which the pseudo-query was taken.
+Search ranks a document by its best passage, so this passage should move closer to the query. A
+pseudo-query that was cut out of its document shares most words with the passage around it.
 """
 
 from __future__ import annotations
