@@ -29,7 +29,12 @@ from model_code.encoding.base_models import (
     save_transformer,
 )
 from model_code.encoding.encoder import CPU_BATCH_TOKENS, pad, token_batches
-from model_code.encoding.hardware import pack_linear_layers, pick_device, select_packing
+from model_code.encoding.hardware import (
+    limit_primitive_caches,
+    pack_linear_layers,
+    pick_device,
+    select_packing,
+)
 from model_code.encoding.settings import EncoderSettings, Precision
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
@@ -241,6 +246,7 @@ def load_encoder(
 
     encoder.to(pick_device(device)).eval()
     if for_search:
+        limit_primitive_caches()
         packed_type = select_packing(precision, encoder.device)
         if packed_type:
             pack_linear_layers(encoder.body, packed_type)

@@ -8,6 +8,7 @@ least-squares solution and is better than a random one.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +17,12 @@ import pytest
 import torch
 
 from model_code.encoding.base_models import load_tokenizer, locate_model
-from model_code.encoding.hardware import PackedLinear, select_packing
+from model_code.encoding.hardware import (
+    MAX_CACHED_PRIMITIVES,
+    PRIMITIVE_CACHES,
+    PackedLinear,
+    select_packing,
+)
 from model_code.encoding.settings import EncoderSettings
 from model_code.errors import FreshetError
 from model_code.files import hash_path, read_json, write_json
@@ -351,6 +357,17 @@ def test_only_encoders_for_search_are_packed(plain: LexicalEncoder, packed: Lexi
     assert not any(isinstance(module, PackedLinear) for module in plain.body.modules())
     if kind is not None:
         assert any(isinstance(module, kind) for module in packed.body.modules())
+
+
+def test_encoder_for_search_limits_the_cached_products(
+    encoder: LexicalEncoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_encoder(encoder, tmp_path / "saved")
+    monkeypatch.delenv(PRIMITIVE_CACHES[0], raising=False)
+
+    load_encoder(tmp_path / "saved", device="cpu", for_search=True)
+
+    assert os.environ[PRIMITIVE_CACHES[0]] == str(MAX_CACHED_PRIMITIVES)
 
 
 def test_packed_encoder_gives_the_same_weights(
