@@ -99,6 +99,15 @@ class Archive:
     def __contains__(self, name: str) -> bool:
         return name in self._parts
 
+    def copy_without(self, left_out_name: str) -> bytes:
+        """Return a copy of the archive without one of its parts."""
+        stream = io.BytesIO()
+        with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as copy:
+            for name in self.names:
+                if name != left_out_name:
+                    copy.writestr(name, self.read(name))
+        return stream.getvalue()
+
     def read(self, name: str) -> bytes:
         """Return the unpacked bytes of a part.
 

@@ -21,7 +21,8 @@ from model_code.corpus.rows import RowError
 # Markdown, to which documents are converted, has six levels of headings.
 MAX_HEADING_LEVEL = 6
 
-_CORE_PROPERTIES = "docProps/core.xml"
+# The part of office documents with their properties, such as the title and the date.
+CORE_PROPERTIES = "docProps/core.xml"
 # Elements of OpenDocument with the alt text of a picture.
 _ALT_ELEMENTS = frozenset(("title", "desc"))
 # Attributes of OOXML with the alt text of a picture.
@@ -298,9 +299,9 @@ def read_core_properties(archive: Archive, extraction: Extraction) -> None:
 
     A property that cannot be read is left out and noted.
     """
-    if _CORE_PROPERTIES not in archive:
+    if CORE_PROPERTIES not in archive:
         return
-    read_properties(archive, _CORE_PROPERTIES, extraction)
+    read_properties(archive, CORE_PROPERTIES, extraction)
 
 
 def read_properties(archive: Archive, part: str, extraction: Extraction) -> None:

@@ -50,6 +50,10 @@ MAX_MARK_SIZE = 0.9
 # Kinds of annotations whose text is shown elsewhere, or describes the place of a link.
 _ANNOTATIONS_WITHOUT_TEXT = frozenset(("/Link", "/Widget", "/Popup", "/FileAttachment"))
 _DATE_DIGITS = re.compile(r"D:(\d{4})(\d{2})(\d{2})(?:(\d{2})(\d{2})(\d{2}))?")
+# Characters that are no part of a title, such as the zero with which some programs end it.
+_CONTROL_CHARACTER = re.compile(r"[\x00-\x1f]")
+# The byte order marks of UTF-16, read as letters. They are left over from broken text.
+_UTF16_MARKS = ("\u00fe\u00ff", "\u00ff\u00fe")
 # First parts of words that keep their hyphen when their parts are joined, such as "self-test".
 _HYPHENATED = frozenset(
     [
@@ -374,15 +378,38 @@ def _read_metadata(reader: PdfReader, extraction: Extraction) -> None:
         extraction.note("unreadable value", "its properties cannot be read")
     if not metadata:
         return
+    _read_title(metadata, extraction)
+    _read_date(metadata, extraction)
+
+
+def _read_title(metadata: Any, extraction: Extraction) -> None:
+    """Set the title, unless it is another object than a text, or a text in a broken encoding."""
     try:
-        extraction.title = clean_title(str(metadata.title or ""))
+        title = metadata.title or ""
     except Exception:
+        title = None
+    if isinstance(title, str) and not title.startswith(_UTF16_MARKS):
+        extraction.title = clean_title(_CONTROL_CHARACTER.sub(" ", title))
+    else:
         extraction.note("unreadable value", "its title cannot be read")
+
+
+def _read_date(metadata: Any, extraction: Extraction) -> None:
+    """Set the date of creation. The library reads impossible days as other days."""
+    raw_date = str(metadata.get("/CreationDate"))
     try:
         created = metadata.creation_date
-        extraction.date = None if created is None else created.isoformat()
     except Exception:
-        _read_raw_date(str(metadata.get("/CreationDate")), extraction)
+        _read_raw_date(raw_date, extraction)
+        return
+    if created is None:
+        return
+    digits = _DATE_DIGITS.match(raw_date)
+    stated_day = None if digits is None else "".join(digits.groups()[:3])
+    if stated_day in (None, created.strftime("%Y%m%d")):
+        extraction.date = created.isoformat()
+    else:
+        _read_raw_date(raw_date, extraction)
 
 
 def _read_raw_date(raw_date: str, extraction: Extraction) -> None:

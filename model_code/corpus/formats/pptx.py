@@ -22,6 +22,7 @@ _TEXT_PART = re.compile(
     r"ppt/(?:slides/slide|notesSlides/notesSlide|diagrams/data|charts/chart|comments/\w*omment)"
     r"[\w-]*\.xml"
 )
+_SLIDE_PART = re.compile(r"ppt/slides/slide(\d+)\.xml")
 # Endings of the relation types by which a slide names further parts with text, such as charts.
 _TEXT_RELATIONS = ("/diagramData", "/chart", "/comments")
 
@@ -29,30 +30,32 @@ _TEXT_RELATIONS = ("/diagramData", "/chart", "/comments")
 def read_pptx(data: bytes) -> Extraction:
     """Read a presentation: one section per slide. The title of the first slide may be the title.
 
+    If a part is damaged, the slides are read in the order of their numbers, without their notes.
+
     Raises:
         RowError: If the file is not a presentation, or is not safe to read.
     """
-    from pptx.package import Package
-    from pptx.parts.presentation import PresentationPart
-
     archive = Archive(data)
     # The library parses every part, even one without text, so all parts are checked first.
     archive.check_all_xml()
     text_parts = [name for name in archive.names if _TEXT_PART.fullmatch(name)]
     all_text = list_text(archive, text_parts, OOXML_TEXT)
+    fault: str | None = None
     try:
-        main_part = Package.open(io.BytesIO(data)).main_document_part
-    except (KeyError, ValueError, SyntaxError) as error:
-        raise RowError("unreadable file", f"it is no presentation: {error}") from None
-    # Slide shows and templates are presentations as well, which `pptx.Presentation` refuses.
-    if not isinstance(main_part, PresentationPart):
-        raise RowError("unreadable file", "it is no presentation")
-    presentation = main_part.presentation
+        slides = list(_open_presentation(data).slides)
+        titles = [_slide_title(slide) for slide in slides]
+        blocks_of_slides = [list(_slide_blocks(slide)) for slide in slides]
+    except (KeyError, ValueError, SyntaxError, AttributeError) as error:
+        # The library refuses a file for a fault that reading can do without, such as one in its
+        # properties or in the design of a slide.
+        fault = type(error).__name__
+        blocks_of_slides = _read_slide_parts(archive)
+        titles = [""] * len(blocks_of_slides)
+        if not blocks_of_slides:
+            raise RowError("unreadable file", f"it is no presentation: {error}") from None
 
     sections: list[str] = []
-    for number, slide in enumerate(presentation.slides, start=1):
-        title = _slide_title(slide)
-        blocks = list(_slide_blocks(slide))
+    for number, (title, blocks) in enumerate(zip(titles, blocks_of_slides, strict=True), start=1):
         # The heading shows the title already, on one line.
         lines = [" ".join(block.split()) for block in blocks]
         if title in lines:
@@ -62,13 +65,44 @@ def read_pptx(data: bytes) -> Extraction:
 
     extraction = Extraction("\n\n".join(sections), all_text=all_text)
     read_core_properties(archive, extraction)
-    if not extraction.title and sections:
-        first_title = _slide_title(presentation.slides[0])
-        # The number of a slide says nothing about the presentation.
-        if first_title != "Slide 1":
-            extraction.title = first_title
+    # The number of a slide says nothing about the presentation.
+    if not extraction.title and titles and titles[0] != "Slide 1":
+        extraction.title = titles[0]
     note_embedded_files(archive, extraction)
+    if fault is not None:
+        detail = f"the presentation is damaged ({fault}); only the texts of its slides are read"
+        extraction.note("unread part", detail)
     return extraction
+
+
+def _open_presentation(data: bytes) -> Any:
+    """Open a presentation. Slide shows and templates count, which `pptx.Presentation` refuses.
+
+    Raises:
+        ValueError: If the file is something else, such as a workbook.
+    """
+    from pptx.package import Package
+    from pptx.parts.presentation import PresentationPart
+
+    main_part = Package.open(io.BytesIO(data)).main_document_part
+    if not isinstance(main_part, PresentationPart):
+        raise ValueError("its main part is something else")
+    return main_part.presentation
+
+
+def _read_slide_parts(archive: Archive) -> list[list[str]]:
+    """Return the paragraphs of each slide, in the order of the numbers of their parts."""
+    numbers: list[int] = []
+    for name in archive.names:
+        slide_part = _SLIDE_PART.fullmatch(name)
+        if slide_part is not None:
+            numbers.append(int(slide_part[1]))
+
+    blocks_of_slides: list[list[str]] = []
+    for number in sorted(numbers):
+        root = archive.parse(f"ppt/slides/slide{number}.xml")
+        blocks_of_slides.append(read_blocks(root, OOXML_NAMES))
+    return blocks_of_slides
 
 
 def _slide_title(slide: Any) -> str:

@@ -12,6 +12,7 @@ from model_code.corpus.formats.archives import Archive, TextNames, list_text
 from model_code.corpus.formats.docx import note_embedded_files
 from model_code.corpus.formats.extraction import Extraction
 from model_code.corpus.formats.office_xml import (
+    CORE_PROPERTIES,
     OOXML_NAMES,
     OOXML_TEXT,
     read_blocks,
@@ -71,7 +72,7 @@ def read_xlsx(data: bytes) -> Extraction:
 
     fault: str | None = None
     try:
-        sections = _read_sheets(data)
+        sections = _read_sheets(_without_unreadable_properties(archive, data))
     except RowError:
         raise
     except Exception as error:
@@ -99,6 +100,25 @@ def read_xlsx(data: bytes) -> Extraction:
         detail = f"the sheets are damaged ({fault}); only their texts are read, and no numbers"
         extraction.note("unread part", detail)
     return extraction
+
+
+def _without_unreadable_properties(archive: Archive, data: bytes) -> bytes:
+    """Return a workbook without the part with its properties, if the library cannot read it.
+
+    The library reads no sheet of a workbook whose properties are damaged, such as an invalid date.
+    """
+    from openpyxl.packaging.core import DocumentProperties
+    from openpyxl.xml.functions import fromstring
+
+    if CORE_PROPERTIES not in archive:
+        return data
+    try:
+        DocumentProperties.from_tree(fromstring(archive.read(CORE_PROPERTIES)))
+        return data
+    except Exception:
+        # The library raises errors of any kind for damaged properties. `read_core_properties` notes
+        # the damage.
+        return archive.copy_without(CORE_PROPERTIES)
 
 
 def _read_sheets(data: bytes) -> list[str]:

@@ -86,6 +86,65 @@ def test_slide_show_and_template_are_presentations(kind):
     assert extraction.text == "## Pilot boats\n"
 
 
+DAMAGED_PROPERTIES = [
+    b"<broken",
+    b"",
+    b'<p:core xmlns:p="http://schemas.openxmlformats.org/package/2006/metadata/core-properties" '
+    b'xmlns:t="http://purl.org/dc/terms/"><t:created>in spring</t:created></p:core>',
+]
+
+
+@pytest.mark.parametrize("properties", DAMAGED_PROPERTIES)
+def test_damaged_properties_cost_no_slide(properties):
+    pptx = pytest.importorskip("pptx")
+    presentation = pptx.Presentation()
+    slide = presentation.slides.add_slide(presentation.slide_layouts[5])
+    slide.shapes.title.text = "Pilot boats"
+    stream = io.BytesIO()
+    presentation.save(stream)
+    parts = read_parts(stream.getvalue())
+    parts["docProps/core.xml"] = properties
+
+    extraction = require_complete(read_pptx(archive(parts)))
+
+    assert "Pilot boats" in extraction.text
+    if b"spring" not in properties:
+        assert "unreadable value" in [remark.kind for remark in extraction.remarks]
+
+
+@pytest.mark.parametrize("properties", DAMAGED_PROPERTIES)
+def test_damaged_properties_cost_no_number(properties):
+    openpyxl = pytest.importorskip("openpyxl")
+    workbook = openpyxl.Workbook()
+    workbook.active.append(["cod", 42.5])
+    stream = io.BytesIO()
+    workbook.save(stream)
+    parts = read_parts(stream.getvalue())
+    parts["docProps/core.xml"] = properties
+
+    extraction = read_xlsx(archive(parts))
+
+    assert extraction.text == "## Sheet\n\ncod 42.5"
+    assert "unread part" not in [remark.kind for remark in extraction.remarks]
+
+
+def test_slides_with_a_damaged_design_are_read():
+    pptx = pytest.importorskip("pptx")
+    presentation = pptx.Presentation()
+    for title in ("Pilot boats", "Tugs"):
+        slide = presentation.slides.add_slide(presentation.slide_layouts[5])
+        slide.shapes.title.text = title
+    stream = io.BytesIO()
+    presentation.save(stream)
+    parts = read_parts(stream.getvalue())
+    parts["ppt/slideLayouts/slideLayout6.xml"] = b"<broken"
+
+    extraction = require_complete(read_pptx(archive(parts)))
+
+    assert extraction.text == "## Slide 1\n\nPilot boats\n\n## Slide 2\n\nTugs"
+    assert [remark.kind for remark in extraction.remarks] == ["unread part"]
+
+
 def test_workbook_is_no_presentation():
     openpyxl = pytest.importorskip("openpyxl")
     stream = io.BytesIO()

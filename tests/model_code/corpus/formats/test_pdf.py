@@ -35,7 +35,7 @@ def test_scanned_file_is_refused():
         read_pdf(pdf(["", ""]))
 
 
-@pytest.mark.parametrize("date", ["12/31/1999", "yesterday", "D:"])
+@pytest.mark.parametrize("date", ["12/31/1999", "yesterday", "D:20240230", "D:2024-13-01", "D:"])
 def test_unreadable_date_is_left_out_and_named(date):
     content = pdf(["text"]).replace(b"D:20240305120000Z", date.encode())
     extraction = read_pdf(content)
@@ -63,6 +63,21 @@ def test_date_with_a_faulty_time_zone_is_read(date, expected):
 @pytest.mark.parametrize("title", ["Microsoft Word - plan v2.docx", "untitled", "thesis.dvi", "-"])
 def test_title_of_a_program_is_no_title(title):
     assert read_pdf(pdf(["text"], title)).title == ""
+
+
+@pytest.mark.parametrize(
+    ("title", "read"), [("(Silt\\000)", "Silt"), ("(Silt\\nand clay)", "Silt and clay")]
+)
+def test_control_characters_are_no_part_of_a_title(title, read):
+    assert read_pdf(pdf(["text"]).replace(b"/Title ()", f"/Title {title}".encode())).title == read
+
+
+@pytest.mark.parametrize("title", ["123", "[(Silt)]", "null", "<FEFF00>", "<< /Silt 1 >>"])
+def test_title_that_is_no_text_is_left_out_and_named(title):
+    extraction = read_pdf(pdf(["text"]).replace(b"/Title ()", f"/Title {title}".encode()))
+
+    assert extraction.title == ""
+    assert [remark.detail for remark in extraction.remarks] == ["its title cannot be read"]
 
 
 @pytest.mark.parametrize(
