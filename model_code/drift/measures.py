@@ -305,7 +305,7 @@ class Arrivals:
         asked: Mean score of a document over the queries that it arrived with, (a,), or None.
         statuses: For each document whose vector IncDSI solved, the name of its
             `model_code.drift.statuses.Status`.
-        unscored: Why there are no scores, by the name of the attribute that is None or empty.
+        unscored: Why values are not measured, by the name of the attribute that holds them.
         changed_documents: The number c of documents that training saw in a former version.
         changed: Mean scores of changed documents over their pseudo-queries. Each document has two:
             the score of its former version after the training, and that of its present version.

@@ -207,9 +207,10 @@ def observe(
     _check_arrivals(calibration, arrivals)
     for measure in MEASURES.values():
         values = getattr(arrivals, measure.input)
-        if values is None:
-            reason = arrivals.unscored.get(measure.input, NO_VALUES)
-        else:
+        reason = arrivals.unscored.get(measure.input)
+        if reason is None and values is None:
+            reason = NO_VALUES
+        elif reason is None:
             reason = _reason_to_skip(calibration, measure, values)
         if reason is not None:
             yield SkippedMeasure(measure.name, reason, scope)

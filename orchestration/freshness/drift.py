@@ -421,13 +421,16 @@ def batches_to_measure(
 def _reasons_not_to_score(
     searcher: Searcher, reference: DriftReference, settings: Parameters
 ) -> dict[str, str]:
-    """Return the kinds of scores that are left out because too few old documents have queries.
+    """Return the kinds of values that are not measured because old documents give no comparison.
 
     Scores of new documents are compared with scores of old ones by the same kind of queries. If
     there are too few old ones, searching for the new documents would be of no use.
 
+    Vectors are not compared if those of old documents were learned (DSI). Such vectors differ from
+    the encodings of new documents even if the texts are alike.
+
     Returns:
-        The reason for each kind of score. The keys are names of attributes of `Arrivals`.
+        The reason for each kind of value. The keys are names of attributes of `Arrivals`.
     """
     needed = MIN_REFERENCE_RATIO * settings.drift.minimum_batch
     # `quality` compares scores by pseudo-queries, and `asked` scores by judged queries.
@@ -443,6 +446,9 @@ def _reasons_not_to_score(
                 f"the reference has {compared}, fewer than {MIN_REFERENCE_RATIO} x "
                 f"drift.minimum_batch = {needed}"
             )
+    dense = searcher.base.retriever.dense
+    if dense is not None and dense.learns_documents:
+        reasons["vectors"] = "learned document vectors cannot be compared with encodings"
     return reasons
 
 
@@ -508,7 +514,7 @@ class BatchReader:
         searcher: Searcher of the live collection.
         settings: All settings of the project.
         ledger_view: The ledger as of the searcher's generation; later events are not visible.
-        unscored: The reason for each kind of score that is not measured; see `Arrivals.unscored`.
+        unscored: The reason for each kind of value that is not measured; see `Arrivals.unscored`.
         cache: Encodings of queries and ranks of former versions, which earlier checks have kept.
         arrivals: Events of the ranges that were read already, by range.
     """

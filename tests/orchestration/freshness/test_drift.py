@@ -18,6 +18,7 @@ from model_code.collection.segments.solved import SolvedSummary
 from model_code.drift.measures import MAX_EXAMPLES
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_text
+from model_code.retrieval.dense import DenseRetriever
 from orchestration.freshness import drift as drift_module
 from orchestration.freshness import probes
 from orchestration.freshness.drift import batches_to_measure, check_drift, past_decisions
@@ -205,6 +206,17 @@ def test_scored_changed_documents_are_not_searched_again(project, monkeypatch):
     assert window[0].detail["measured"] == 48
     # The former and the changed versions of the second batch.
     assert sum(searched) == 48
+
+
+def test_learned_vectors_are_not_compared_with_encodings(project, monkeypatch):
+    monkeypatch.setattr(DenseRetriever, "learns_documents", True)
+    add(project, documents(SPACE, 24, "new", 1))
+
+    report = check_drift(project).report
+
+    skipped = {measure.name: measure.why for measure in report.unmeasured}
+    assert report.of("domain_auc") == ()
+    assert skipped["domain_auc"] == "learned document vectors cannot be compared with encodings"
 
 
 def test_changed_documents_are_not_new(project):
