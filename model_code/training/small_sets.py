@@ -47,9 +47,14 @@ def adapt_to_small_set(settings: TrainingSettings, pairs: int, has_dev: bool) ->
         return settings
 
     batch_size = min(settings.batch_size, MAX_BATCH_PAIRS)
-    judged_in_batch = batch_size * settings.accumulation
+    judged_share = 1.0
     if settings.supervision == "joint":
-        judged_in_batch *= 1 - settings.unsupervised_share
+        judged_share = 1 - settings.unsupervised_share
+        generated_in_batch = round(batch_size * settings.unsupervised_share)
+        # With an extreme share, a small batch would have one kind of pair, which is refused.
+        if generated_in_batch in (0, batch_size):
+            batch_size = settings.batch_size
+    judged_in_batch = batch_size * settings.accumulation * judged_share
     epoch_steps = round(settings.epochs * pairs / judged_in_batch)
 
     changes: dict[str, Any] = {

@@ -19,6 +19,13 @@ def test_small_set_gets_many_small_steps(pairs):
     assert adapted.negatives_per_query == 4
 
 
+@pytest.mark.parametrize("share", [0.02, 0.98])
+def test_small_batch_of_one_kind_is_avoided(share):
+    settings = SETTINGS.replace(batch_size=64, unsupervised_share=share)
+
+    assert adapt_to_small_set(settings, 40, has_dev=True).batch_size == 64
+
+
 def test_longer_training_is_not_shortened():
     adapted = adapt_to_small_set(SETTINGS.replace(epochs=10), 300, has_dev=True)
 
