@@ -254,19 +254,11 @@ class TokenIndex(SparseIndex):
     def matches_at(self, query: Sparse, passage: int) -> list[tuple[int, float]]:
         """Return the query tokens in a passage, with their weights, the largest weight first."""
         tokens, weights = prepare_query(query)
-        is_match = np.isin(tokens, self.bag(passage))
+        block_number = int(np.searchsorted(self._starts, passage, side="right")) - 1
+        row = passage - self._starts[block_number]
+        is_match = self.blocks[block_number].contains(tokens, row)
         matches = zip(tokens[is_match].tolist(), weights[is_match].tolist(), strict=True)
         return sorted(matches, key=lambda match: (-match[1], match[0]))
-
-    def bag(self, passage: int) -> np.ndarray:
-        """Return the tokens of one passage, ascending.
-
-        It decodes the whole block, so it is too slow for searches. Explanations and merges use it.
-        """
-        block_number = int(np.searchsorted(self._starts, passage, side="right")) - 1
-        passage_in_block = passage - self._starts[block_number]
-        tokens, passages = self.blocks[block_number].pairs()
-        return np.sort(tokens[passages == passage_in_block])
 
     def bags(self, passages: np.ndarray) -> list[np.ndarray]:
         """Return the ascending tokens of each of several passages.

@@ -390,6 +390,28 @@ class Postings:
             sums += weights @ bits
         return sums
 
+    def contains(self, tokens: np.ndarray, passage: int) -> np.ndarray:
+        """Return whether a passage contains each of some tokens, (t,) bool.
+
+        It reads the lists and bitmaps of these tokens only.
+
+        Args:
+            tokens: Token ids, (t,).
+            passage: Number of the passage.
+        """
+        slots = self._tokens.searchsorted(tokens)
+        is_present = self._tokens[slots] == tokens
+        has_bitmap = is_present & self._is_bitmap[slots]
+        has_list = is_present & ~has_bitmap
+
+        is_contained = np.zeros(len(tokens), dtype=bool)
+        # Eight passages share a byte. The first of them has the highest bit.
+        octets = self._bitmaps[self._starts[slots[has_bitmap]], passage >> 3]
+        is_contained[has_bitmap] = octets >> (7 - (passage & 7)) & 1
+        lists = self._decoded_lists(slots[has_list].tolist())
+        is_contained[has_list] = [passage in passages for passages in lists]
+        return is_contained
+
     def pairs(self) -> tuple[np.ndarray, np.ndarray]:
         """Return all postings as an array of tokens and one of passages, in no particular order."""
         raw_slots = np.flatnonzero(self._forms == RAW)

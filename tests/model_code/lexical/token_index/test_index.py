@@ -116,7 +116,18 @@ def test_index_gives_back_its_bags() -> None:
 
     assert token_index.postings == collection.postings
     for row, bag in enumerate(collection.bags):
-        assert token_index.bag(row).tolist() == bag.tolist()
+        assert token_index.bags(np.array([row]))[0].tolist() == bag.tolist()
+
+
+def test_matches_are_the_common_tokens_of_query_and_passage() -> None:
+    collection = make_collection(5)
+    token_index = build_index(collection)
+    tokens = np.arange(1 + max(bag.max(initial=0) for bag in collection.bags))
+    query = (tokens, np.ones(len(tokens)))
+
+    for row, bag in enumerate(collection.bags):
+        matches = [token for token, _ in token_index.matches_at(query, row)]
+        assert matches == np.sort(bag).tolist()
 
 
 def test_candidates_are_ranked_as_by_search() -> None:
