@@ -11,6 +11,7 @@ import io
 import zipfile
 import zlib
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from xml.parsers import expat
@@ -32,6 +33,9 @@ MAX_XML_ELEMENTS = 1_000_000
 
 # Deepest nesting of elements. libxml2 has a similar limit.
 MAX_XML_LEVELS = 250
+
+# Largest damaged XML part that is repaired, in bytes. Its elements are not counted before.
+MAX_REPAIRED_BYTES = 1_000_000
 
 # Number of unpacked bytes that are read at once.
 _CHUNK_BYTES = 65_536
@@ -159,6 +163,14 @@ class Archive:
                 damaged.append(name)
         return damaged
 
+    def has_readable(self, name: str) -> bool:
+        """Return whether the archive has an XML part that is not damaged.
+
+        Raises:
+            UnsafeXmlError: If the part declares entities or is nested too deep.
+        """
+        return name in self and not self.find_damaged([name])
+
     def parse(self, name: str) -> Any:
         """Return the root element of an XML part."""
         return parse_xml(self.read(name), name)
@@ -216,6 +228,35 @@ def parse_xml(data: bytes, name: str) -> Any:
         return etree.fromstring(data, parser)
     except etree.XMLSyntaxError as error:
         raise RowError("unreadable file", f"the part {name} is no XML: {error.msg}") from None
+
+
+def repair_xml(data: bytes, name: str) -> Any:
+    """Parse XML into a tree, also if it has faults such as an ampersand that is not escaped.
+
+    Args:
+        data: The XML.
+        name: Name of the part, for the error.
+
+    Raises:
+        RowError: If the part is empty, too large to be repaired, or not safe to read.
+    """
+    from lxml import etree
+
+    try:
+        return parse_xml(data, name)
+    except UnsafeXmlError:
+        raise
+    except RowError:
+        if len(data) > MAX_REPAIRED_BYTES:
+            raise
+        parser = etree.XMLParser(
+            resolve_entities=False, no_network=True, load_dtd=False, recover=True
+        )
+        with suppress(etree.XMLSyntaxError):
+            root = etree.fromstring(data, parser)
+            if root is not None:
+                return root
+        raise
 
 
 class _PartReader:

@@ -90,7 +90,7 @@ def find_main_part(archive: Archive, default: str) -> str:
 
     The part `_rels/.rels` states it: its relation of the type "officeDocument" names the main part.
     """
-    if "_rels/.rels" not in archive:
+    if not archive.has_readable("_rels/.rels"):
         return default
     for relation in archive.parse("_rels/.rels").iter():
         relation_type = relation.get("Type") or ""

@@ -6,7 +6,7 @@ import posixpath
 from typing import Any
 from urllib.parse import unquote
 
-from model_code.corpus.formats.archives import Archive
+from model_code.corpus.formats.archives import Archive, repair_xml
 from model_code.corpus.formats.extraction import Extraction
 from model_code.corpus.formats.html import read_html
 from model_code.corpus.formats.office_xml import local_name
@@ -28,7 +28,8 @@ def read_epub(data: bytes) -> Extraction:
     """
     archive = Archive(data)
     package_name = _find_package(archive)
-    package = archive.parse(package_name)
+    # Programs forget to escape signs of titles and names.
+    package = repair_xml(archive.read(package_name), package_name)
     folder = posixpath.dirname(package_name)
     extraction = Extraction("", all_text=[], may_use_heading=False)
     _read_metadata(package, extraction)

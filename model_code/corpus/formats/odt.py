@@ -52,13 +52,14 @@ def read_odt(data: bytes) -> Extraction:
     blocks = read_blocks(
         content, OPEN_DOCUMENT_NAMES, _heading_levels(content), _hidden_elements(content), left_out
     )
-    if _STYLES in archive:
+    has_styles = archive.has_readable(_STYLES)
+    if has_styles:
         # Headers and footers belong to the styles of pages.
         for block in read_blocks(archive.parse(_STYLES), OPEN_DOCUMENT_NAMES):
             if block not in blocks:
                 blocks.append(block)
 
-    text_parts = [part for part in (_CONTENT, _STYLES) if part in archive]
+    text_parts = [_CONTENT, _STYLES] if has_styles else [_CONTENT]
     extraction = _finish(archive, blocks, text_parts)
     extraction.left_out = left_out
     return extraction
@@ -79,7 +80,7 @@ def read_ods(data: bytes) -> Extraction:
         if rows:
             blocks.append(f"\n## {attribute(sheet, 'name')}\n")
             blocks.extend(rows)
-    if _STYLES in archive:
+    if archive.has_readable(_STYLES):
         for block in _page_texts(content, archive.parse(_STYLES)):
             if block not in blocks:
                 blocks.append(block)
@@ -146,6 +147,8 @@ def _finish(archive: Archive, blocks: list[str], text_parts: list[str]) -> Extra
         read_properties(archive, _META, extraction)
     for name in damaged:
         extraction.note("unread part", f"the embedded {name.partition('/')[0]} is damaged")
+    if _STYLES in archive and not archive.has_readable(_STYLES):
+        extraction.note("unread part", f"the part {_STYLES} is damaged")
     return extraction
 
 
@@ -199,7 +202,7 @@ def _slide_title(slide: Any) -> str:
 
 def _require_no_password(archive: Archive) -> None:
     """Refuse a document that needs a password. Its manifest then states how parts are encrypted."""
-    if _MANIFEST not in archive:
+    if not archive.has_readable(_MANIFEST):
         return
     for element in archive.parse(_MANIFEST).iter():
         if local_name(element) == "encryption-data":

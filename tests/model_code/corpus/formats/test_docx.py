@@ -9,7 +9,7 @@ import pytest
 
 from model_code.corpus.formats.docx import read_docx
 from model_code.corpus.formats.extraction import measure_completeness
-from tests.office_files import archive, docx, paragraph, run
+from tests.office_files import archive, docx, paragraph, run, word_part
 
 
 def text_of(body: str, **parts: str) -> str:
@@ -126,6 +126,15 @@ def test_headings_follow_the_names_of_styles():
 def test_title_of_a_program_is_no_title(title):
     assert read_docx(docx(paragraph("x"), title)).title == ""
     assert read_docx(docx(paragraph("x"), "Silt and clay")).title == "Silt and clay"
+
+
+def test_damaged_relations_cost_no_text():
+    parts = {
+        "_rels/.rels": "<broken",
+        "word/document.xml": word_part("document", paragraph("Silt")),
+    }
+
+    assert read_docx(archive(parts)).text == "Silt"
 
 
 def test_archive_may_separate_folders_by_backslashes():

@@ -203,6 +203,24 @@ def test_open_document_text_is_read_once():
     assert lines == ["# Docks", "A note.", "A dry dock holds.", "boxed", "a crane", "left right"]
 
 
+@pytest.mark.parametrize("name", ["styles.xml", "meta.xml", "META-INF/manifest.xml"])
+@pytest.mark.parametrize("read", [read_odt, read_ods, read_odp])
+def test_damaged_side_part_of_open_document_costs_only_itself(name, read):
+    sheet = '<t:table t:name="S"><t:table-row><t:table-cell><t:p>cod</t:p></t:table-cell></t:table-row></t:table>'
+    bodies = {
+        read_odt: "<t:p>cod</t:p>",
+        read_ods: sheet,
+        read_odp: "<t:page><t:p>cod</t:p></t:page>",
+    }
+    content = f'<o:document xmlns:o="o" xmlns:t="t"><o:body>{bodies[read]}</o:body></o:document>'
+
+    extraction = read(archive({"content.xml": content, name: "<broken"}))
+
+    assert extraction.text.endswith("cod")
+    if "manifest" not in name:
+        assert len(extraction.remarks) == 1
+
+
 OPEN_DOCUMENT = """<o:document-content xmlns:o="o" xmlns:t="t" xmlns:d="d" xmlns:p="p"
   xmlns:x="x"><o:body>{}</o:body></o:document-content>"""
 
@@ -434,6 +452,16 @@ def test_missing_chapter_is_reported(book_parts):
     book = read_epub(archive(book_parts))
 
     assert "OPS/two b.xhtml is missing" in book.remarks[0].detail
+
+
+@pytest.mark.parametrize("title", ["Docks & Harbours", "Docks&nbsp;Harbours", "Docks <Harbours>"])
+def test_book_with_unescaped_title_is_read(book_parts, title):
+    book_parts["OPS/book.opf"] = PACKAGE.replace("Harbours", title, 1)
+
+    book = read_epub(archive(book_parts))
+
+    assert book.title.startswith("Docks")
+    assert book.remarks == []
 
 
 def test_chapter_is_found_in_any_case(book_parts):
