@@ -282,8 +282,9 @@ class _PartReader:
         self._gaps = text_names.gaps
         self._max_elements = max_elements
 
-        # The text of the piece that has not ended yet.
-        self._current: list[str] = []
+        # The text of each piece that has not ended yet, the innermost last. A footnote, for
+        # example, stands inside of a paragraph. The first piece is the text outside of all blocks.
+        self._open_pieces: list[list[str]] = [[]]
         # Number of elements so far, and of those that are open.
         self._elements = 0
         self._level = 0
@@ -333,33 +334,36 @@ class _PartReader:
         if self._counted is not None and local_name in self._counted:
             self._open_counted += 1
         if local_name in self._gaps:
-            self._current.append(" ")
+            self._open_pieces[-1].append(" ")
         if local_name in self._blocks:
-            self._end_piece()
+            if len(self._open_pieces) == 1:
+                self._end_piece()
+            self._open_pieces.append([])
 
     def _end(self, name: str) -> None:
-        """End an element. The end of a block ends a piece of text."""
+        """End an element. The end of a block ends its piece of text."""
         local_name = name.rpartition(":")[2]
         if self._counted is not None and local_name in self._counted:
             self._open_counted -= 1
         if self._skipped_at == self._level:
             self._skipped_at = None
         if local_name in self._gaps:
-            self._current.append(" ")
+            self._open_pieces[-1].append(" ")
         if local_name in self._blocks:
             self._end_piece()
+            self._open_pieces.pop()
         self._level -= 1
 
     def _add_text(self, text: str) -> None:
         """Add text to the current piece, if it is inside of a listed element and not left out."""
         is_counted = self._counted is None or self._open_counted > 0
         if is_counted and self._skipped_at is None:
-            self._current.append(text)
+            self._open_pieces[-1].append(text)
 
     def _end_piece(self) -> None:
-        """End the current piece of text, and begin another one."""
-        piece = "".join(self._current)
-        self._current.clear()
+        """List the innermost open piece of text, and empty it."""
+        piece = "".join(self._open_pieces[-1])
+        self._open_pieces[-1].clear()
         if piece.strip():
             self.pieces.append(piece)
 

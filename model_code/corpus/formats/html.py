@@ -92,6 +92,21 @@ _SPACED_ELEMENTS = frozenset(
         "label",
         "text",
         "math",
+        "mrow",
+        "mfrac",
+        "mroot",
+        "msqrt",
+        "mstyle",
+        "msub",
+        "msup",
+        "msubsup",
+        "munder",
+        "mover",
+        "munderover",
+        "mtable",
+        "mtr",
+        "mtd",
+        "mtext",
         "img",
         "area",
         "nav",
@@ -265,7 +280,7 @@ class _Page:
         self._pre_elements = 0
         # Pieces of the heading that is open, if there is one.
         self._heading: list[str] | None = None
-        # Depth of the open link to another place of the page, if there is one.
+        # Depth of the open link to a place of a page, if there is one.
         self._page_link_at: int | None = None
         # Depth of the open raised text that directly follows a word, if there is one.
         self._raised_at: int | None = None
@@ -304,7 +319,8 @@ class _Page:
         else:
             if tag == "pre":
                 self._pre_elements += 1
-            elif tag == "a" and (attributes.get("href") or "").startswith("#"):
+            elif tag == "a" and "#" in (attributes.get("href") or ""):
+                # A page that a browser saved has the address of the page before each `#`.
                 self._page_link_at = len(self._open_elements)
             elif tag == "sup" and follows_word:
                 self._raised_at = len(self._open_elements)
@@ -461,6 +477,14 @@ def _attribute_text(tag: str, attributes: Mapping[str, str]) -> str:
     text = ""
     if tag in ("img", "area"):
         text = attributes.get("alt") or ""
+        tooltip = attributes.get("title") or ""
+        if tooltip not in text:
+            text = f"{text} {tooltip}"
+    elif tag in ("abbr", "acronym"):
+        # The title of an abbreviation is its long form.
+        long_form = attributes.get("title") or ""
+        if long_form:
+            text = f" {long_form} "
     elif tag == "input":
         kind = (attributes.get("type") or "text").strip().lower()
         if kind == "image":
@@ -519,7 +543,7 @@ def _separator(tag: Any, is_start: bool) -> str:
 _CODE_BEGIN = re.compile(r"<(script|style)\b[^<>]*>", re.I)
 _ALT = re.compile(r"<(?:img|area)\b[^<>]*?\balt\s*=\s*(?:\"([^\"]*)\"|'([^']*)')[^<>]*>", re.I)
 _NOTE_LINK = re.compile(
-    r"(<a\b[^<>]*\bhref\s*=\s*[\"']?#[^<>]*>(?:<(?:sup|span|small)\b[^<>]*>)?)"
+    r"(<a\b[^<>]*\bhref\s*=\s*[\"']?[^<>\"'#\s]{0,500}#[^<>]*>(?:<(?:sup|span|small)\b[^<>]*>)?)"
     rf"\s*({_NOTE_MARK.pattern})\s*(?=<)",
     re.I,
 )

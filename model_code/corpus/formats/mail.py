@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from email.message import EmailMessage
 from email.utils import parsedate_to_datetime
 from itertools import chain
+from typing import Any
 
 from model_code.corpus.formats.encodings import decode_text
 from model_code.corpus.formats.extraction import Extraction, count_words
@@ -18,6 +19,19 @@ from model_code.corpus.rows import RowError
 
 # Deepest nesting of the parts of a mail, in levels. Deeper parts are not read.
 MAX_LEVELS = 30
+
+# Most parts of a mail. Python's parser needs a millisecond for each of them.
+MAX_PARTS = 10_000
+
+# Python's parser compares each line with the boundary of each part around it. This limits the
+# number of lines times the number of boundaries.
+MAX_BOUNDARY_COMPARISONS = 30_000_000
+
+# Characters of a header that are read. Python's parser needs some kilobytes for each word.
+MAX_HEADER_CHARACTERS = 50_000
+
+_BOUNDARY = re.compile(rb"\bboundary\s*=\s*(?:\"([^\"\r\n]*)\"|([^\s;\"]+))", re.I)
+_DELIMITER = re.compile(rb"^--([^\r\n]*?)(?:--)?[ \t]*\r?$", re.M)
 _END_OF_HEADERS = re.compile(rb"\r?\n\r?\n")
 _HEADER_FIELDS = ("from", "to", "cc")
 
@@ -26,9 +40,13 @@ def read_mail(data: bytes) -> Extraction:
     """Read an e-mail: its headers become title, date and fields, and its parts become the text.
 
     Raises:
-        RowError: If the file is not an e-mail.
+        RowError: If the file is not an e-mail, or is not safe to read.
     """
-    message = email.message_from_bytes(_recode_headers(data), policy=email.policy.default)
+    _check_parts(data)
+    try:
+        message = email.message_from_bytes(_recode_headers(data), policy=_BoundedPolicy())
+    except RecursionError:
+        raise RowError("unreadable file", "its parts are nested too deep") from None
     if not isinstance(message, EmailMessage) or not message.keys():
         raise RowError("unreadable file", "it is no e-mail: it begins with no header")
 
@@ -48,6 +66,30 @@ def read_mail(data: bytes) -> Extraction:
     return extraction
 
 
+class _BoundedPolicy(email.policy.EmailPolicy):
+    """The rules by which Python reads mails, except that long headers are cut."""
+
+    def header_fetch_parse(self, name: str, value: str) -> Any:
+        """Return a header as an object, as the library calls this method for each access."""
+        return super().header_fetch_parse(name, value[:MAX_HEADER_CHARACTERS])
+
+
+def _check_parts(data: bytes) -> None:
+    """Refuse a mail that Python's parser would read for minutes.
+
+    Raises:
+        RowError: If the mail has too many parts, or too many lines for its boundaries.
+    """
+    boundaries: set[bytes] = set()
+    for quoted, plain in _BOUNDARY.findall(data):
+        boundaries.add(quoted or plain)
+    parts = sum(delimiter in boundaries for delimiter in _DELIMITER.findall(data))
+    if parts > MAX_PARTS:
+        raise RowError("huge file", f"it has more than {MAX_PARTS:,} parts")
+    if len(boundaries) * data.count(b"\n") > MAX_BOUNDARY_COMPARISONS:
+        raise RowError("huge file", f"it has {len(boundaries):,} boundaries and too many lines")
+
+
 def _recode_headers(data: bytes) -> bytes:
     """Return a mail whose headers are UTF-8. Old programs wrote them in other encodings."""
     end = _END_OF_HEADERS.search(data)
@@ -63,6 +105,10 @@ def _recode_headers(data: bytes) -> bytes:
 
 def _header(message: EmailMessage, name: str, extraction: Extraction) -> str:
     """Return a header on one line; empty, with a note, if it cannot be read."""
+    for raw_name, raw_value in message.raw_items():
+        if raw_name.lower() == name and len(raw_value) > MAX_HEADER_CHARACTERS:
+            detail = f"only {MAX_HEADER_CHARACTERS:,} characters of the header {name} are read"
+            extraction.note("unreadable value", detail)
     try:
         return " ".join(str(message.get(name, "")).split())
     except Exception:

@@ -44,7 +44,7 @@ class ElementNames:
         skipped: Elements that are left out with everything inside.
         replaced: Elements that stand for a text, by name.
         spaced: Elements with a blank before and after their text, such as the reading of East Asian
-            signs.
+            signs. A blank stands in place of an element without text.
         alt_attributes: Attributes with alt texts, by the name of their element.
     """
 
@@ -77,7 +77,8 @@ OOXML_NAMES = ElementNames(
         "noBreakHyphen": "-",
         "softHyphen": "\u00ad",
     },
-    spaced=frozenset(("rt",)),
+    # A link in a presentation may be the mark of a footnote, which is no part of a word.
+    spaced=frozenset(("rt", "hlinkClick")),
     alt_attributes={"docPr": _ALT_ATTRIBUTES, "cNvPr": _ALT_ATTRIBUTES, "shape": ("alt",)},
 )
 

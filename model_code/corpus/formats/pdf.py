@@ -47,6 +47,20 @@ _WORD_AFTER_MARK = re.compile(r"[^\W\d_]{3}")
 # A mark is smaller than this share of the letters beside it.
 MAX_MARK_SIZE = 0.9
 
+# A letter that is written from right to left, and a letter or digit that is not. A number in Arabic
+# digits follows the direction of the letters before it.
+_RIGHT_TO_LEFT = re.compile("[\u0590-\u065f\u066e-\u06ef\u06fa-\u08ff\ufb1d-\ufdff\ufe70-\ufeff]")
+_LEFT_TO_RIGHT = re.compile("(?![\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff])[^\\W_]")
+_ARABIC_NUMBER = re.compile("[\u0660-\u0669\u06f0-\u06f9]{2,}")
+
+# A letter that a font lacks is drawn as a box. Chromium gives boxes no text, which pypdf returns as
+# this sign. LibreOffice states one letter as the text of all boxes, which makes words that repeat
+# one letter outside of ASCII.
+_LETTER_WITHOUT_TEXT = "\0"
+_REPEATED_LETTER = re.compile(r"(?<!\w)(?![\x00-\x7f])([^\W\d_])\1{2,}(?!\w)")
+# A smaller share of letters in such words may be meant, as in a long cry.
+MIN_REPEATED_SHARE = 0.05
+
 # Kinds of annotations whose text is shown elsewhere, or describes the place of a link.
 _ANNOTATIONS_WITHOUT_TEXT = frozenset(("/Link", "/Widget", "/Popup", "/FileAttachment"))
 _DATE_DIGITS = re.compile(r"D:(\d{4})(\d{2})(\d{2})(?:(\d{2})(\d{2})(\d{2}))?")
@@ -130,6 +144,7 @@ def read_pdf(data: bytes) -> Extraction:
     _require_text(pages)
     extraction = Extraction("", may_use_heading=False)
     _note_pages_without_text(pages, extraction)
+    _note_missing_letters(pages, extraction)
 
     vocabulary = set(_HYPHENATED_WORD.findall("\n".join(pages.texts).lower()))
     sections: list[str] = []
@@ -196,12 +211,32 @@ def _page_text(page: PageObject) -> str:
     if "".join(piece.text for piece in pieces) != text:
         # The pieces are not the whole text, such as on a page with text inside of drawings.
         return text
-    return _separate_note_marks(pieces)
+    return _separate_note_marks(_restore_numbers(pieces))
 
 
 def _vertical_scale(matrix: Sequence[float]) -> float:
     """Return the factor by which a matrix of PDF, of six numbers, stretches letters vertically."""
     return math.hypot(matrix[2], matrix[3])
+
+
+def _restore_numbers(pieces: Sequence[_TextPiece]) -> list[_TextPiece]:
+    """Return pieces of text with the digits of each Arabic number in their order.
+
+    pypdf reverses the signs of a piece that is written from right to left. It reverses numbers as
+    well, though they are written from left to right.
+    """
+    restored: list[_TextPiece] = []
+    is_reversed = False
+    for piece in pieces:
+        if _RIGHT_TO_LEFT.search(piece.text):
+            is_reversed = True
+        elif _LEFT_TO_RIGHT.search(piece.text):
+            is_reversed = False
+        text = piece.text
+        if is_reversed:
+            text = _ARABIC_NUMBER.sub(lambda number: number[0][::-1], text)
+        restored.append(_TextPiece(text, piece.size))
+    return restored
 
 
 def _separate_note_marks(pieces: Sequence[_TextPiece]) -> str:
@@ -270,6 +305,24 @@ def _note_pages_without_text(pages: _Pages, extraction: Extraction) -> None:
         if numbers:
             detail = f"{_format_pages(numbers)} of {len(pages.texts)} {reason}"
             extraction.note("pages without text", detail)
+
+
+def _note_missing_letters(pages: _Pages, extraction: Extraction) -> None:
+    """Note the share of letters that the fonts of the file lack, so that nobody can read them."""
+    missing = 0
+    repeated = 0
+    letters = 0
+    for number, text in enumerate(pages.texts):
+        missing += text.count(_LETTER_WITHOUT_TEXT)
+        repeated += sum(len(word[0]) for word in _REPEATED_LETTER.finditer(text))
+        letters += sum(letter.isalpha() for letter in text)
+        pages.texts[number] = text.replace(_LETTER_WITHOUT_TEXT, "\ufffd")
+    letters += missing
+    if repeated >= MIN_REPEATED_SHARE * letters:
+        missing += repeated
+    if missing:
+        detail = "the fonts of the file lack letters, which cannot be read"
+        extraction.note("lost text", detail, missing / letters)
 
 
 def _count_text_operators(page: PageObject) -> int:

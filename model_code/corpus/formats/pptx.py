@@ -42,9 +42,11 @@ def read_pptx(data: bytes) -> Extraction:
     all_text = list_text(archive, text_parts, OOXML_TEXT)
     fault: str | None = None
     try:
-        slides = list(_open_presentation(data).slides)
-        titles = [_slide_title(slide) for slide in slides]
-        blocks_of_slides = [list(_slide_blocks(slide)) for slide in slides]
+        # A presentation may list one slide many times. It is read once.
+        slides = {slide.part.partname: slide for slide in _open_presentation(data).slides}
+        titles = [_slide_title(slide) for slide in slides.values()]
+        read_parts: set[str] = set()
+        blocks_of_slides = [list(_slide_blocks(slide, read_parts)) for slide in slides.values()]
     except (KeyError, ValueError, SyntaxError, AttributeError) as error:
         # The library refuses a file for a fault that reading can do without, such as one in its
         # properties or in the design of a slide.
@@ -113,13 +115,23 @@ def _slide_title(slide: Any) -> str:
     return " ".join(shape.text_frame.text.split())
 
 
-def _slide_blocks(slide: Any) -> Iterator[str]:
-    """Yield the paragraphs of a slide, of its diagrams and charts, and of its notes."""
+def _slide_blocks(slide: Any, read_parts: set[str]) -> Iterator[str]:
+    """Yield the paragraphs of a slide, of its diagrams and charts, and of its notes.
+
+    Args:
+        slide: The slide.
+        read_parts: Names of the parts that were read before. The parts of this slide are added.
+    """
+    read_parts.add(slide.part.partname)
     yield from read_blocks(slide.element, OOXML_NAMES)
     for relation in slide.part.rels.values():
-        if not relation.is_external and relation.reltype.endswith(_TEXT_RELATIONS):
-            part = relation.target_part
+        if relation.is_external or not relation.reltype.endswith(_TEXT_RELATIONS):
+            continue
+        part = relation.target_part
+        if part.partname not in read_parts:
+            read_parts.add(part.partname)
             root = parse_xml(part.blob, str(part.partname))
             yield from read_blocks(root, OOXML_NAMES)
-    if slide.has_notes_slide:
+    if slide.has_notes_slide and slide.notes_slide.part.partname not in read_parts:
+        read_parts.add(slide.notes_slide.part.partname)
         yield from read_blocks(slide.notes_slide.element, OOXML_NAMES)

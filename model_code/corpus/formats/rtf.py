@@ -582,7 +582,7 @@ _DELETION = re.compile(r"[-\d\r\n ]*(?:\\[a-z]+[-\d\r\n ]*){0,5}?\\deleted(?![a-
 _UNICODE = re.compile(r"\\uc(?P<count>\d) ?|\\u(?P<number>-?\d{1,6}) ?")
 _BYTE = re.compile(r"\\'[0-9a-fA-F]{2}|[\x80-\xff]")
 _BREAK = re.compile(
-    r"\\(?:par|line|tab|row|nestrow|cell|nestcell|sect|page|column|chftn|chatn|emspace|enspace|mr)"
+    r"\\(?:par|line|tab|row|nestrow|cell|nestcell|sect|page|column|emspace|enspace|mr)"
     r"(?![a-z])"
 )
 _CONTROL_WORD = re.compile(r"\\[a-zA-Z]{1,32}(?:-?\d{1,10})? ?|\\\*|[{}\r\n\0]")
@@ -631,23 +631,35 @@ def _drop_binary(source: str) -> str:
 def _groups_with_text(source: str) -> Iterator[str]:
     """Yield the parts of a document outside of groups that hold no text or deleted text.
 
-    A mark for the end of a piece is yielded before and behind notes, headers and text boxes.
+    Notes, headers and text boxes follow the text around them, each behind a mark for the end of a
+    piece. A word with a footnote inside of it therefore stays one word.
     """
     level = 0
     skipped_at: int | None = None
-    # Levels of the open notes, headers and text boxes.
+    # Levels of the open notes, headers and text boxes, and the parts of each of them.
     block_levels: list[int] = []
+    open_blocks: list[list[str]] = []
+    # The parts of all notes, headers and text boxes that ended.
+    blocks: list[str] = []
     position = 0
     for brace in _BRACE.finditer(source):
+        is_read = skipped_at is None
+        part = source[position : brace.start()]
         if brace[0] != "}":
             level += 1
-            if skipped_at is None and _has_no_text(source, brace):
+            is_without_text = is_read and _has_no_text(source, brace)
+            is_block = is_read and not is_without_text and brace["name"] in _BLOCK_DESTINATIONS
+            if not is_without_text and not is_block:
+                continue
+            if open_blocks:
+                open_blocks[-1].append(part)
+            else:
+                yield part
+            if is_without_text:
                 skipped_at = level
-                yield source[position : brace.start()]
-            elif skipped_at is None and brace["name"] in _BLOCK_DESTINATIONS:
+            else:
                 block_levels.append(level)
-                yield source[position : brace.start()]
-                yield _PIECE_END
+                open_blocks.append([_PIECE_END])
                 position = brace.end()
             continue
 
@@ -656,16 +668,19 @@ def _groups_with_text(source: str) -> Iterator[str]:
             position = brace.end()
         elif block_levels and block_levels[-1] == level:
             block_levels.pop()
-            yield source[position : brace.start()]
-            yield _PIECE_END
+            blocks.extend([*open_blocks.pop(), part])
             position = brace.end()
         level -= 1
         if level <= 0:
             # The group of the document ends here.
             yield source[position : brace.end()]
-            return
+            position = len(source)
+            break
     if skipped_at is None:
         yield source[position:]
+    for block in open_blocks:
+        yield from block
+    yield from blocks
 
 
 def _has_no_text(source: str, brace: re.Match[str]) -> bool:

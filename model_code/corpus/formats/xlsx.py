@@ -5,7 +5,8 @@ from __future__ import annotations
 import datetime
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from model_code.corpus.formats.archives import Archive, TextNames, list_text
@@ -20,9 +21,12 @@ from model_code.corpus.formats.office_xml import (
 )
 from model_code.corpus.rows import RowError
 
-# Most cells of a sheet, including empty ones. A cell in the last column makes a row of 16,384
+# Most cells of all sheets, including empty ones. A cell in the last column makes a row of 16,384
 # cells.
 MAX_CELLS = 5_000_000
+
+# Most characters of the texts of all cells. Many cells may share one text.
+MAX_CHARACTERS = 40_000_000
 
 _WORKBOOK = "xl/workbook.xml"
 _STRING_PART = re.compile(r"xl/(?:sharedStrings|worksheets/[\w-]+)\.xml")
@@ -126,29 +130,59 @@ def _read_sheets(data: bytes) -> list[str]:
     from openpyxl import load_workbook
 
     sections: list[str] = []
+    size = _TextSize()
     workbook = load_workbook(io.BytesIO(data), read_only=True, data_only=True)
     for sheet in workbook.worksheets:
-        lines = list(_sheet_lines(sheet))
+        lines = list(_sheet_lines(sheet, size))
         if lines:
             sections.append("\n".join([f"## {sheet.title}\n", *lines]))
     workbook.close()
     return sections
 
 
-def _sheet_lines(sheet: Any) -> Iterator[str]:
+@dataclass
+class _TextSize:
+    """The size of the sheets of a workbook that were read so far.
+
+    Attributes:
+        cells: Number of cells.
+        characters: Number of characters of the texts of cells.
+    """
+
+    cells: int = 0
+    characters: int = 0
+
+    def add(self, row: Sequence[Any]) -> None:
+        """Add the cells of a row.
+
+        Raises:
+            RowError: If the workbook exceeds a limit.
+        """
+        # An empty row counts as well, so that a sheet of empty rows ends, too.
+        self.cells += max(1, len(row))
+        for value in row:
+            if isinstance(value, str):
+                self.characters += len(value)
+        if self.cells > MAX_CELLS:
+            raise RowError("huge file", f"its sheets have more than {MAX_CELLS:,} cells")
+        if self.characters > MAX_CHARACTERS:
+            raise RowError("huge file", f"its cells have more than {MAX_CHARACTERS:,} characters")
+
+
+def _sheet_lines(sheet: Any, size: _TextSize) -> Iterator[str]:
     """Yield the rows of a sheet that are not empty, each as one line.
 
+    Args:
+        sheet: The sheet.
+        size: Size of the sheets before. The rows of this sheet are added.
+
     Raises:
-        RowError: If the sheet has more than `MAX_CELLS` cells.
+        RowError: If the workbook exceeds a limit.
     """
     # The stated size of a sheet is often wrong.
     sheet.reset_dimensions()
-    cells = 0
     for row in sheet.iter_rows(values_only=True):
-        # An empty row counts as well, so that a sheet of empty rows ends, too.
-        cells += max(1, len(row))
-        if cells > MAX_CELLS:
-            raise RowError("huge file", f"a sheet has more than {MAX_CELLS:,} cells")
+        size.add(row)
         texts = [_cell_text(value) for value in row if value is not None]
         line = " ".join(text for text in texts if text)
         if line:

@@ -109,6 +109,23 @@ def test_unsafe_upload_is_refused_with_reason(serve, name, part, content, reason
     assert memory_after - memory_before < 20_000
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("a.pptx", archive({"ppt/presentation.xml": "<x>" * 300}), "more than 250 deep"),
+        ("a.odt", archive({"content.xml": "<x>" * 300}), "more than 250 deep"),
+        ("a.rtf", b"{\\rtf1 " + b"{" * 50_000, "more than 5,000 deep"),
+        ("a.ipynb", b'{"cells": ' + b"[" * 50_000, "recursion depth"),
+        ("a.eml", b"Content-Type: message/rfc822\n\n" * 2_000, "nested too deep"),
+    ],
+)
+def test_deeply_nested_upload_is_refused_with_reason(serve, name, content, reason):
+    answer = upload(serve(), (name, content))
+
+    assert answer.status_code == 422
+    assert reason in answer.json()["error"]
+
+
 def test_large_unpacked_rows_are_refused(serve, monkeypatch):
     monkeypatch.setattr(uploads, "MAX_UNPACKED_BYTES", 1000)
 

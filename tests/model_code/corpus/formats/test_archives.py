@@ -24,6 +24,8 @@ MAIN_PARTS = {
     ".xlsx": "xl/workbook.xml",
     ".pptx": "ppt/presentation.xml",
     ".odt": "content.xml",
+    ".ods": "content.xml",
+    ".odp": "content.xml",
     ".epub": "META-INF/container.xml",
 }
 

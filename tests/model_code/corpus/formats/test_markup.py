@@ -52,6 +52,10 @@ def markdown_text(source: str) -> str:
         ("<?xml version='1.0'?><p><![CDATA[a < b]]> c</p>", "a < b c"),
         ("see<img alt='a chart'>and<area alt='the north'>", "see a chart and the north"),
         ("<h2>a<br>b <img alt=c></h2>d", "## a b c d"),
+        ("<img alt='a chart' title='a tooltip'><img alt=b title=b>", "a chart a tooltip b"),
+        ("the<abbr title='lowest tide'>LAT</abbr> <abbr>AD</abbr>", "the lowest tide LAT AD"),
+        ("word<a href='http://x.org/y#n1'><sup>1</sup></a>word", "word 1 word"),
+        ("<math><msub><mi>x</mi><mi>i</mi></msub><mo>=</mo><mfrac><mn>1</mn></mfrac>", "xi = 1"),
         ("un<b>break</b>able", "unbreakable"),
         ("word<a href='#n1'><sup>1</sup></a>. <a href=#b1>iv</a>Note", "word 1 . iv Note"),
         ("<a href='#parts'>part</a>s of x<sup>2</sup>", "parts of x2"),
@@ -78,6 +82,8 @@ def test_html_text_is_what_a_browser_shows(markup, text):
         "<?xml version='1.0'?><html><body><p><![CDATA[a & b]]></p></body></html>",
         "<p>word<sup>1</sup>word <b>word</b><sup>2</sup> <i>word<sup class=x>3-5</sup></i></p>",
         "<p>word<sup>1<b>2</b></sup> word<sup><i>7</i></sup> wörd<sup>8</sup></p>",
+        "<p>word<a href='file:///tmp/a.html#n1'>12</a>word</p>",
+        "<math><msubsup><mo>∑</mo><mi>i</mi><mrow><mn>2</mn><mi>n</mi></mrow></msubsup></math>",
     ],
 )
 def test_nothing_of_a_shown_element_counts_as_lost(markup):
@@ -113,6 +119,7 @@ def test_lost_text_of_a_page_is_measured():
         ("a <details>\n<summary>S</summary>\n\nb *c*\n\n</details>", "a\n\nS\n\nb c"),
         ('<p align="center"><img src=x alt="a logo"></p>', "a logo"),
         ("![a chart](x.png) in [the log](http://x.org/y)", "a chart in the log"),
+        ('![a chart](x.png "a tooltip")', "a chart a tooltip"),
         ("[![a badge](b.svg)](http://x.org)", "a badge"),
         ("a<!-- note -->b\n\n<!-- more\n\nnotes -->\nc", "a b\n\nc"),
         ("<style>\np {}\n</style>\nshown", "shown"),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import datetime
 import io
 import json
+import re
 import zipfile
 from email.message import EmailMessage
 
 import pytest
 
+from model_code.corpus.formats import mail, xlsx
 from model_code.corpus.formats.epub import read_epub
 from model_code.corpus.formats.extraction import Extraction, measure_completeness
 from model_code.corpus.formats.mail import read_mail
@@ -193,6 +195,54 @@ def test_sheet_with_a_far_cell_is_refused_in_bounded_time():
         read_xlsx(stream.getvalue())
 
 
+def test_text_that_many_cells_share_is_bounded(monkeypatch):
+    openpyxl = pytest.importorskip("openpyxl")
+    monkeypatch.setattr(xlsx, "MAX_CHARACTERS", 1000)
+    workbook = openpyxl.Workbook()
+    for sheet in (workbook.active, workbook.create_sheet()):
+        sheet.append(["word " * 60, "word " * 60])
+    stream = io.BytesIO()
+    workbook.save(stream)
+
+    with pytest.raises(RowError, match="more than 1,000 characters"):
+        read_xlsx(stream.getvalue())
+
+
+def test_slide_that_is_listed_often_is_read_once():
+    pptx = pytest.importorskip("pptx")
+    presentation = pptx.Presentation()
+    slide = presentation.slides.add_slide(presentation.slide_layouts[5])
+    slide.shapes.title.text = "Buoys"
+    slide.notes_slide.notes_text_frame.text = "Speak slowly."
+    stream = io.BytesIO()
+    presentation.save(stream)
+    parts = read_parts(stream.getvalue())
+    listed = re.search(rb"<p:sldId .*?/>", parts["ppt/presentation.xml"])[0]
+    parts["ppt/presentation.xml"] = parts["ppt/presentation.xml"].replace(listed, listed * 500)
+
+    extraction = require_complete(read_pptx(archive(parts)))
+
+    assert extraction.text.count("Buoys") == 1
+    assert extraction.text.count("Speak slowly.") == 1
+
+
+def test_link_in_a_presentation_joins_no_word():
+    pptx = pytest.importorskip("pptx")
+    presentation = pptx.Presentation()
+    slide = presentation.slides.add_slide(presentation.slide_layouts[1])
+    paragraph = slide.placeholders[1].text_frame.paragraphs[0]
+    paragraph.add_run().text = "dredged"
+    mark = paragraph.add_run()
+    mark.text = "1"
+    mark.hyperlink.address = "#notes"
+    stream = io.BytesIO()
+    presentation.save(stream)
+
+    extraction = require_complete(read_pptx(stream.getvalue()))
+
+    assert "dredged  1" in extraction.text
+
+
 def test_open_document_text_is_read_once():
     parts = {"content.xml": ODT, "meta.xml": '<m xmlns:dc="d"><dc:title>Docks</dc:title></m>'}
     extraction = require_complete(read_odt(archive(parts)))
@@ -265,6 +315,16 @@ def test_rich_text_is_read_with_its_notes():
     assert extraction.title == "Weir upkeep"
     words = " ".join(extraction.text.split())
     assert words == "Café costs 5 € 😀. left right A header. A footnote. A remark."
+
+
+def test_note_inside_of_a_word_is_no_loss():
+    note = r"{\super\chftn{\footnote{\super\chftn} Low water.}}"
+    assert read_rich_text(rf"ebb{note}tide").text == "ebbtide\nLow water."
+
+    note = "<t:note><t:note-body><t:p>Low water.</t:p></t:note-body></t:note>"
+    content = f'<o:d xmlns:o="o" xmlns:t="t"><t:p>ebb{note}tide</t:p></o:d>'
+    extraction = require_complete(read_odt(archive({"content.xml": content})))
+    assert extraction.text == "Low water.\nebbtide"
 
 
 def read_rich_text(body: str) -> Extraction:
@@ -545,6 +605,43 @@ def test_words_of_the_other_form_of_a_mail_are_reported():
 @pytest.mark.parametrize("header", [b"Date: soon\n", b"Subject: =?bad?=\n", b"To: <<>>,,\xff\n"])
 def test_malformed_header_refuses_no_mail(header):
     assert read_mail(header + b"X: y\n\nThe text.").text == "The text."
+
+
+def nested_mail(levels: int) -> bytes:
+    """Return a mail with parts in parts."""
+    parts = [f'Content-Type: multipart/mixed; boundary="b{n}"\n\n--b{n}\n' for n in range(levels)]
+    return ("Subject: x\n" + "".join(parts) + "\nwords").encode()
+
+
+def test_mail_that_nests_parts_too_deep_is_refused():
+    with pytest.raises(RowError, match="nested too deep"):
+        read_mail(nested_mail(1_000))
+
+
+def test_mail_with_too_many_parts_is_refused(monkeypatch):
+    parts = b"--b\nContent-Type: text/plain\n\nwords\n" * 20
+    content = b"Subject: x\nContent-Type: multipart/mixed; boundary=b\n\n" + parts + b"--b--\n"
+    assert read_mail(content).text.count("words") == 20
+
+    monkeypatch.setattr(mail, "MAX_PARTS", 10)
+    with pytest.raises(RowError, match="more than 10 parts"):
+        read_mail(content)
+
+
+def test_mail_with_many_boundaries_and_lines_is_refused(monkeypatch):
+    monkeypatch.setattr(mail, "MAX_BOUNDARY_COMPARISONS", 1_000)
+    with pytest.raises(RowError, match="20 boundaries and too many lines"):
+        read_mail(nested_mail(20) + b"\n" * 100)
+
+
+def test_long_header_of_a_mail_is_cut_and_noted():
+    subject = "=?utf-8?q?w=C3=A4?= " * 10_000
+    extraction = read_mail(f"Subject: {subject}\n\nwords".encode())
+
+    assert extraction.text == "words"
+    assert extraction.title.startswith("wä")
+    details = [remark.detail for remark in extraction.remarks]
+    assert details == ["only 50,000 characters of the header subject are read"]
 
 
 def test_notebook_keeps_texts_code_and_outputs():

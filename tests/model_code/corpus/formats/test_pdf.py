@@ -132,6 +132,28 @@ def test_mark_of_a_footnote_is_a_word_of_its_own(drawn, text):
     assert " ".join(words.removeprefix("x").removesuffix("x").split()) == text
 
 
+def draw_letters(text: str, letters: str) -> bytes:
+    """Return a PDF that draws a text, in which A, B and so on stand for other letters."""
+    names = " ".join(f"/uni{ord(letter):04X}" for letter in letters)
+    encoding = f"/BaseFont /Helvetica /Encoding << /Differences [65 {names}] >> >>"
+    return pdf([text]).replace(b"/BaseFont /Helvetica >>", encoding.encode())
+
+
+@pytest.mark.parametrize("drawn", ["AB", "AB C", "C AB", "x C AB", "C x AB", "C) Tj 0 -20 Td (AB"])
+def test_number_in_arabic_digits_keeps_its_order(drawn):
+    # The digits are drawn from left to right: four and two.
+    assert "\u0664\u0662" in read_pdf(draw_letters(drawn, "\u0664\u0662\u0628")).text
+
+
+@pytest.mark.parametrize(
+    ("drawn", "letters", "share"),
+    [("AAAA AAA dock", "東", 7 / 11), ("A dock", "\0", 1 / 5), ("A dock", "東", None)],
+)
+def test_letters_that_the_fonts_lack_are_reported(drawn, letters, share):
+    shares = [remark.share for remark in read_pdf(draw_letters(drawn, letters)).remarks]
+    assert shares == ([] if share is None else [pytest.approx(share)])
+
+
 def test_comments_are_read_and_attachments_named():
     from pypdf import PdfReader, PdfWriter
     from pypdf.annotations import FreeText, Link
