@@ -28,9 +28,9 @@ class CheckCache:
         former_ranks: Rank of the former version of each changed document, by document id. The base
             segment, the index of the build, is searched for a query made from that version. 0 means
             not found.
-        changed_scores: Three numbers for each changed document, by the id of the event that changed
-            it. They are the score of its former version, the score of the changed version at its
-            first check, and the loss by growth. The last one is the loss that the growth of the
+        changed_scores: Three numbers for each changed document, by its content hash and id. They
+            are the score of its former version, the score of the changed version at its first
+            check, and the loss by growth. The last one is the loss that the growth of the
             collection alone explained then.
     """
 

@@ -693,28 +693,32 @@ class BatchReader:
         if max_scored // 2 >= self.settings.drift.minimum_batch:
             limit = max_scored // 2
 
-        event_ids = {event.document_id: event.id for event in arrivals}
+        # Scores are kept by document and content. Another ledger, such as a repaired one, numbers
+        # its events again.
+        keys = {
+            event.document_id: f"{event.content_hash} {event.document_id}" for event in arrivals
+        }
         kept = self.cache.changed_scores
-        scored = [name for name, event in event_ids.items() if str(event) in kept]
+        scored = [document_id for document_id, key in keys.items() if key in kept]
         # The scores that earlier checks kept suffice if they are half of a full sample.
-        full_sample = min(limit, len(event_ids))
+        full_sample = min(limit, len(keys))
         if len(scored) < full_sample // 2:
-            self._search_changed(event_ids, self._sample_ids(event_ids, limit))
-            scored = [name for name, event in event_ids.items() if str(event) in kept]
+            self._search_changed(keys, self._sample_ids(keys, limit))
+            scored = [document_id for document_id, key in keys.items() if key in kept]
 
         sample = self._sample_ids(scored, limit)
         if not sample:
             return no_paired_scores()
         # One row per document: the scores before and after, and the loss by growth.
-        rows = [kept[str(event_ids[document_id])] for document_id in sample]
+        rows = [kept[keys[document_id]] for document_id in sample]
         before, after, crowding_loss = np.array(rows, np.float64).T
         return PairedScores(before, after, crowding_loss, tuple(sample))
 
-    def _search_changed(self, event_ids: Mapping[str, int], sample: Sequence[str]) -> None:
+    def _search_changed(self, keys: Mapping[str, str], sample: Sequence[str]) -> None:
         """Search both versions of changed documents, and keep their scores.
 
         Args:
-            event_ids: Id of the event that changed each document, by document id.
+            keys: Key of each changed document in `CheckCache.changed_scores`, by document id.
             sample: Ids of the documents to search.
         """
         seed = self.settings.drift.seed
@@ -745,8 +749,7 @@ class BatchReader:
         share = remaining_share(self.searcher, len(self._trained))
         losses = crowding(ranks_before, share).tolist()
         for i, document_id in enumerate(compared):
-            key = str(event_ids[document_id])
-            self.cache.changed_scores[key] = (before[i], after[i], losses[i])
+            self.cache.changed_scores[keys[document_id]] = (before[i], after[i], losses[i])
 
     def _former_ranks(self, questions: Sequence[Question]) -> np.ndarray:
         """Return the ranks at which the base segment finds former versions of documents.

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import threading
 import time
+from dataclasses import replace
 
 import pandas as pd
 import pytest
 
 from model_code.collection.generations.generation_store import set_default_retriever
+from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.index.project_ledger import open_ledger
 from model_code.collection.index.status import held_back_step
@@ -19,9 +21,15 @@ from model_code.drift.measures import MAX_EXAMPLES
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_text
 from model_code.retrieval.dense import DenseRetriever
+from orchestration import parameters
 from orchestration.freshness import drift as drift_module
 from orchestration.freshness import probes
-from orchestration.freshness.drift import batches_to_measure, check_drift, past_decisions
+from orchestration.freshness.drift import (
+    BatchReader,
+    batches_to_measure,
+    check_drift,
+    past_decisions,
+)
 from orchestration.freshness.drift_page import drift_files
 from orchestration.freshness.due_tasks import request_due_tasks
 from orchestration.freshness.policy import Action, PastDecision
@@ -206,6 +214,29 @@ def test_scored_changed_documents_are_not_searched_again(project, monkeypatch):
     assert window[0].detail["measured"] == 48
     # The former and the changed versions of the second batch.
     assert sum(searched) == 48
+
+
+def test_kept_scores_belong_to_one_document(project):
+    """Events of a repaired ledger have the numbers of other events in the former one."""
+    new_texts = documents(SPACE, 2, "sea", 1)
+    old_texts = list(documents(SEA, 150, "sea", 0).values())
+    add(project, new_texts)
+    add(project, {"sea-148": old_texts[5], "sea-149": old_texts[6]})
+    searcher = Searcher.open(project.live)
+    settings = parameters.load(project.params_file)
+    with open_ledger(project, "hce") as ledger:
+        view = ledger.view_at(searcher.generation.cursor)
+        first = view.arrivals(1, 2)
+        second = view.arrivals(3, 4)
+        expected = BatchReader(searcher, settings, view)._score_changed(second, 10)
+        reader = BatchReader(searcher, settings, view)
+        earlier = reader._score_changed(first, 10)
+        renumbered = [replace(event, id=event.id - 2) for event in second]
+
+        scores = reader._score_changed(renumbered, 10)
+
+    assert scores.after.tolist() == expected.after.tolist()
+    assert scores.after.tolist() != earlier.after.tolist()
 
 
 def test_learned_vectors_are_not_compared_with_encodings(project, monkeypatch):
