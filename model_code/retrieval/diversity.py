@@ -64,11 +64,21 @@ def term_similarities(term_sets: Sequence[frozenset[str]]) -> np.ndarray:
     >>> term_similarities([frozenset("ab"), frozenset("bc")]).round(2).tolist()
     [[1.0, 0.33], [0.33, 1.0]]
     """
-    similarities = np.ones((len(term_sets), len(term_sets)))
-    for i, terms in enumerate(term_sets):
-        for j in range(i):
-            union = len(terms | term_sets[j])
-            share = len(terms & term_sets[j]) / max(1, union)
-            similarities[i, j] = share
-            similarities[j, i] = share
+    # scipy takes a while to import, and only retrievers without vectors need it here.
+    from scipy import sparse
+
+    # Each text is a row of a table of texts and terms, with 1 for each of its terms.
+    numbers: dict[str, int] = {}
+    columns: list[int] = []
+    for terms in term_sets:
+        columns.extend(numbers.setdefault(term, len(numbers)) for term in terms)
+    sizes = np.array([len(terms) for terms in term_sets], np.int64)
+    starts = np.concatenate([[0], np.cumsum(sizes)])
+    shape = (len(term_sets), max(1, len(numbers)))
+    table = sparse.csr_matrix((np.ones(len(columns)), columns, starts), shape)
+
+    common = (table @ table.T).toarray()
+    union = sizes[:, np.newaxis] + sizes - common
+    similarities = common / np.maximum(union, 1)
+    np.fill_diagonal(similarities, 1.0)
     return similarities
