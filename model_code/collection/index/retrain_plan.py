@@ -97,7 +97,9 @@ def plan_retrain(project: Project, key: str) -> RetrainPlan:
     store = GenerationStore(project.live, default_retriever(project.live))
     generation = store.current()
     position = Position()
-    if open_ledger_if_exists(project) is not None:
+    ledger = open_ledger_if_exists(project)
+    if ledger is not None:
+        ledger.close()
         position = generation.cursor.position
     return RetrainPlan(
         key=key,
@@ -124,8 +126,11 @@ def is_from_another_collection(project: Project, plan: RetrainPlan) -> bool:
     position = plan.snapshot
     if position.log is not None:
         ledger = open_ledger_if_exists(project)
-        if ledger is None or ledger.mismatch(position) is not None:
+        if ledger is None:
             return True
+        with ledger:
+            if ledger.mismatch(position) is not None:
+                return True
 
     if not plan.origin:
         return False

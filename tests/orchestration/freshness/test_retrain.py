@@ -232,6 +232,26 @@ def test_plan_of_unknown_ledger_starts_again(project):
     assert messages[0].endswith(message)
 
 
+def test_plan_leaves_no_ledger_open(project, monkeypatch):
+    opened = []
+    closed = []
+    real_open = retrain_plan.open_ledger_if_exists
+
+    def open_recorded(project):
+        ledger = real_open(project)
+        opened.append(ledger)
+        monkeypatch.setattr(ledger, "close", lambda: closed.append(ledger))
+        return ledger
+
+    monkeypatch.setattr(retrain_plan, "open_ledger_if_exists", open_recorded)
+
+    plan = retrain_plan.plan_retrain(project, "")
+
+    assert not retrain_plan.is_from_another_collection(project, plan)
+    assert len(opened) == 2
+    assert closed == opened
+
+
 @pytest.mark.parametrize("documents", [[row(name) for name in "xyzw"], DOCUMENTS])
 def test_plan_of_deleted_collection_starts_again(project, documents):
     first = train_challenger(project, KEY).plan
