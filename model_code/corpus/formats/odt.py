@@ -6,9 +6,10 @@ Body, tables, footnotes, comments, text boxes, headers, speaker notes and embedd
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
-from model_code.corpus.formats.archives import Archive, list_text
+from model_code.corpus.formats.archives import Archive, TextNames, list_text
 from model_code.corpus.formats.extraction import Extraction
 from model_code.corpus.formats.office_xml import (
     OPEN_DOCUMENT_NAMES,
@@ -24,6 +25,9 @@ from model_code.corpus.rows import RowError
 _SHEET = "table"
 _SLIDE = "page"
 _TITLE_CLASS = "title"
+# In slides, a link may be the mark of a footnote, which is no part of the word before it.
+_SLIDE_NAMES = replace(OPEN_DOCUMENT_NAMES, spaced=OPEN_DOCUMENT_NAMES.spaced | {"a"})
+_SLIDE_TEXT = replace(OPEN_DOCUMENT_TEXT, gaps=OPEN_DOCUMENT_TEXT.gaps | {"a"})
 _SLIDE_DECLARATIONS = frozenset(("header-decl", "footer-decl"))
 # Elements of the headers and footers of a sheet whose text depends on the page or the time.
 _PAGE_FIELDS = frozenset(
@@ -98,7 +102,7 @@ def read_odp(data: bytes) -> Extraction:
     content = archive.parse(_CONTENT)
     blocks: list[str] = []
     for number, slide in enumerate(_sections(content, _SLIDE), 1):
-        slide_blocks = read_blocks(slide, OPEN_DOCUMENT_NAMES)
+        slide_blocks = read_blocks(slide, _SLIDE_NAMES)
         title = _slide_title(slide)
         if title in slide_blocks:
             slide_blocks.remove(title)
@@ -111,7 +115,7 @@ def read_odp(data: bytes) -> Extraction:
         text = " ".join((declaration.text or "").split())
         if local_name(declaration) in _SLIDE_DECLARATIONS and text:
             blocks.append(text)
-    return _finish(archive, blocks, [_CONTENT])
+    return _finish(archive, blocks, [_CONTENT], _SLIDE_TEXT)
 
 
 def _open_archive(data: bytes) -> Archive:
@@ -127,13 +131,19 @@ def _open_archive(data: bytes) -> Archive:
     return archive
 
 
-def _finish(archive: Archive, blocks: list[str], text_parts: list[str]) -> Extraction:
+def _finish(
+    archive: Archive,
+    blocks: list[str],
+    text_parts: list[str],
+    text_names: TextNames = OPEN_DOCUMENT_TEXT,
+) -> Extraction:
     """Append the text of embedded objects, and read the title and the date.
 
     Args:
         archive: The file.
         blocks: The paragraphs and rows of its content.
         text_parts: The parts whose text should be in the blocks.
+        text_names: The elements that hold text in these parts.
     """
     objects = [name for name in archive.names if name.endswith(f"/{_CONTENT}")]
     damaged = archive.find_damaged(objects)
@@ -142,7 +152,7 @@ def _finish(archive: Archive, blocks: list[str], text_parts: list[str]) -> Extra
             blocks.extend(_object_blocks(archive.parse(name)))
 
     extraction = Extraction("\n".join(blocks).strip())
-    extraction.all_text = list_text(archive, text_parts, OPEN_DOCUMENT_TEXT)
+    extraction.all_text = list_text(archive, text_parts, text_names)
     if _META in archive:
         read_properties(archive, _META, extraction)
     for name in damaged:

@@ -452,6 +452,14 @@ def test_headers_of_open_document_sheets_are_read():
     assert extraction.text.split() == ["##", "A", "cod", "Landed"]
 
 
+def test_link_in_a_slide_of_open_document_joins_no_word():
+    page = "<p:page><t:p>dredged<t:span><t:a>1</t:a></t:span> twice</t:p></p:page>"
+
+    extraction = require_complete(read_odp(archive({"content.xml": OPEN_DOCUMENT.format(page)})))
+
+    assert "dredged 1 twice" in " ".join(extraction.text.split())
+
+
 def test_footers_of_open_document_slides_are_read():
     slides = """<p:footer-decl p:name="f">Harbour board</p:footer-decl><d:page><d:frame>
       <d:text-box><x:p>neap</x:p></d:text-box></d:frame></d:page>"""

@@ -156,9 +156,8 @@ OFFICE_CONVERSIONS = [
     ("odt", "docx"),
     ("pptx", "odp"),
 ]
-# Words that LibreOffice does not write as such: it drops the heads of tables from e-books. In slides
-# of OpenDocument, the mark of a footnote joins the word before it.
-UNWRITTEN = {"epub": "Month level remark Культура Срок 項目 닥나무", "odp": "rack"}
+# Words that LibreOffice does not write to a format: it drops the heads of tables from e-books.
+UNWRITTEN = {"epub": "Month level remark Культура Срок 項目 닥나무"}
 # A picture of one grey point.
 PICTURE = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNoAAAAggCBd81ytgAAAABJRU5ErkJggg=="
