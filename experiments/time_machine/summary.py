@@ -111,7 +111,7 @@ def compare(rows_by_seed: Sequence[Rows], others: Sequence[Rows], name: str) -> 
 
     With at least `MIN_SEEDS` seeds, the interval is over steps and seeds. With fewer seeds, it is
     Student's t interval over steps. It then holds for these trainings only, because another seed
-    may give other results.
+    may give other results. The interval over steps is returned in any case.
 
     Args:
         rows_by_seed: Measurements of each seed.
@@ -126,25 +126,39 @@ def compare(rows_by_seed: Sequence[Rows], others: Sequence[Rows], name: str) -> 
     differences = np.array(difference_rows)
     seeds, steps = differences.shape
 
-    interval: list[float] | None = None
+    over_steps = _interval_over_steps(differences.mean(axis=0))
+    interval = over_steps
     over = f"{steps} steps, {_count_trainings(seeds)}"
     if steps >= MIN_STEPS and seeds >= MIN_SEEDS:
         low, high = interval_over_seeds(differences[:, :, None], confidence=CONFIDENCE, lowest=-1)
         interval = [float(low[0]), float(high[0])]
         over = f"{steps} steps and {seeds} trainings"
-    elif steps >= MIN_STEPS:
-        by_step = differences.mean(axis=0)
-        mean = float(by_step.mean())
-        standard_error = by_step.std(ddof=1) / steps**0.5
-        half_width = float(stats.t.ppf((1 + CONFIDENCE) / 2, steps - 1) * standard_error)
-        interval = [mean - half_width, mean + half_width]
-    if interval is not None:
-        interval = [round(bound, 4) for bound in interval]
     return {
         "difference": round(float(differences.mean()), 4),
-        "interval": interval,
+        "interval": _round(interval),
         "over": over,
+        "interval over steps": _round(over_steps),
     }
+
+
+def _interval_over_steps(differences: np.ndarray) -> list[float] | None:
+    """Return Student's t interval of the mean difference over steps, None for a single step.
+
+    Args:
+        differences: Difference of each step, the mean over the trainings, (n,).
+    """
+    steps = len(differences)
+    if steps < MIN_STEPS:
+        return None
+    mean = float(differences.mean())
+    standard_error = differences.std(ddof=1) / steps**0.5
+    half_width = float(stats.t.ppf((1 + CONFIDENCE) / 2, steps - 1) * standard_error)
+    return [mean - half_width, mean + half_width]
+
+
+def _round(interval: Sequence[float] | None) -> list[float] | None:
+    """Return the bounds of an interval with four decimals."""
+    return None if interval is None else [round(bound, 4) for bound in interval]
 
 
 def result_tables(results: Mapping[str, Mapping[str, Any]]) -> str:

@@ -413,6 +413,20 @@ def test_summary_of_three_trainings_says_so(stream):
     assert plain["less retrain"]["everything"]["difference"] == pytest.approx(-0.02)
 
 
+def test_interval_over_steps_is_that_of_the_mean_of_trainings(stream):
+    rows = measured(3)
+    rows["0"]["plain"][1]["everything"] += 0.09
+
+    comparison = summarize(stream, rows, LABELS)["summary"]["plain"]["less retrain"]["everything"]
+
+    differences = np.array([0.01, -0.02, -0.02])
+    half = stats.t.ppf(0.975, 2) * differences.std(ddof=1) / 3**0.5
+    assert comparison["interval over steps"] == pytest.approx(
+        [-0.01 - half, -0.01 + half], abs=1e-4
+    )
+    assert comparison["interval"][0] < comparison["interval over steps"][0]
+
+
 def test_policies_are_compared_on_common_seeds(stream):
     rows = measured(2)
     del rows["1"]["plain"]
