@@ -31,8 +31,8 @@ from model_code.settings import require
 
 DEFAULTS = IncDsiSettings()
 
-# Largest number of documents in a chunk. The documents of a chunk are scored together: one pass
-# reads the matrices V and Z once for all of them.
+# Largest number of documents in a chunk. The documents of a chunk are scored together: the vectors
+# and the queries of the older documents are read once for all of them.
 MAX_BATCH_DOCUMENTS = 128
 
 # Largest number of float32 scores that a pass computes for a chunk. They take 256 MiB.
@@ -89,13 +89,14 @@ class Added:
 class Guess(NamedTuple):
     """An approximate vector of a new document, from one round of the solver.
 
-    Each older document sets a constraint: the new one must not win its query, a row of Z.
+    Each older document sets a constraint: the new document must not win its query. The guess
+    considers only some of the constraints.
 
     Attributes:
-        members: Working set: rows of Z whose constraints were considered, sorted, shape (k,).
+        members: Rows of the older documents whose constraints were considered, sorted, shape (k,).
         vector: Vector near the solution, shape (H,), float64.
-        needs_pass: Whether the vector may violate many constraints outside of the working set.
-            Scoring all rows of Z with it is then worth its time.
+        needs_pass: Whether the vector may violate many of the constraints that were not considered.
+            It is then worth the time to score the queries of all older documents with this vector.
     """
 
     members: np.ndarray
@@ -159,7 +160,8 @@ class IncDsiAdder:
             SettingsError: If a vector holds a number that is not finite.
         """
         self._check_new(documents)
-        # A pass scores each document of the chunk with each document of the collection.
+        # Each document of a chunk gets a score with each document of the collection. The number of
+        # scores bounds the size of a chunk.
         max_documents = MAX_BATCH_SCORES // max(1, len(self.state))
         chunk_size = max(1, min(MAX_BATCH_DOCUMENTS, max_documents))
         added: list[Added] = []
@@ -191,8 +193,9 @@ class IncDsiAdder:
     def _add_chunk(self, documents: Sequence[NewDocument]) -> list[Added]:
         """Add documents whose scores are computed together, which is faster than one by one.
 
-        A pass scores all rows of a matrix: V holds the vectors of older documents, and Z their
-        queries. One reading of the matrix serves the passes of all documents.
+        The vectors of all older documents are scored with the query of each new document. Their
+        queries are scored with a guess of each new vector. Both matrices are large. So each is read
+        once for all documents of the chunk.
         """
         queries = np.stack([mean_query(document.queries) for document in documents])
         rivals = [Rivals(self.state, scan) for scan in self.state.vectors.scan(queries)]
@@ -209,17 +212,18 @@ class IncDsiAdder:
     def _shared_starts(
         self, documents: Sequence[NewDocument], rivals: Sequence[Rivals]
     ) -> list[Start]:
-        """Prepare the start of `solve` for each document of a batch, in at most two passes over Z.
+        """Prepare what `solve` starts from, for each document of a batch.
 
-        Z holds the query of each older document. A pass scores all its rows with one vector.
+        A start has two parts. Its members are the older documents whose constraints the solver
+        considers first. Its scan holds the scores of all older queries with a guess of the new
+        vector. The guess of a document is made in two rounds:
 
-        A start holds a working set, the rows of Z whose constraints the solver considers first. It
-        also holds a pass over Z with a guess of the vector. The guesses are made in two rounds:
+        1. The first guess considers the constraints of only those older documents that score best
+           for the new query. All older queries are scored with this guess.
+        2. The second guess also considers constraints that the first guess violates. All older
+           queries are scored with the second guess only if it may violate too many others.
 
-        1. The first guess considers the rows of the best-scoring documents alone. The first pass
-           scores Z with it.
-        2. The second guess also considers rows that the first guess violates. It needs a second
-           pass only if it leaves too many rows whose constraints may be violated.
+        So the matrix of all older queries is read at most twice for the batch.
         """
         seeds = [Start(scores.seeds()) for scores in rivals]
         first_guesses = self._guess_all(documents, rivals, seeds)
@@ -244,14 +248,16 @@ class IncDsiAdder:
         return starts
 
     def _with_passes(self, starts: Sequence[Start], vectors: Sequence[np.ndarray]) -> list[Start]:
-        """Return the starts with a pass each: the scores of all older queries with one vector.
+        """Score all older queries with a vector for each start, and return starts with the scores.
 
-        The queries of older documents are the rows of the matrix Z. It is large, so it is read once
-        for all vectors.
+        The matrix of the older documents' queries is large, so it is read once for all vectors.
 
         Args:
             starts: Starts of the solver, one per new document.
             vectors: For each start, a vector (H,) near the solution.
+
+        Returns:
+            Starts with the same members. The scan of each one has the scores with its vector.
         """
         if not vectors:
             return []
@@ -263,19 +269,20 @@ class IncDsiAdder:
     ) -> list[Guess]:
         """Approximate the vector of each document of a batch, one after the other.
 
-        A guess tells the solver which older documents the new one may push down for their queries.
-        The solver considers these documents first, which saves time; see `guess_solution`.
+        The members of a guess are older documents whose queries the new document might win. The
+        solver considers these documents first, which saves time; see `guess_solution`.
 
         A document must also respect the documents before it in the batch, whose vectors are not
-        known yet. So each guess is added to the collection for a while, and removed at the end.
+        known yet. So the guesses of these documents stand in for their vectors: each guess is
+        appended to the state, and all guesses are removed at the end.
 
-        The guesses name only documents from before the batch. The solver needs no hint about those
-        of the batch: it tests every document that was added after its scores were computed.
+        The members of the returned guesses were in the collection before the batch. The solver
+        needs no hint about documents of the batch: it always tests documents without a score.
 
         Args:
             documents: The documents of the batch.
-            rivals: For each of them, the documents that compete with it for its query.
-            starts: For each of them, the older documents to consider first.
+            rivals: For each document, the existing documents and their scores for its query.
+            starts: For each document, what its guess starts from; see `guess_solution`.
         """
         count = len(self.state)
         guesses: list[Guess] = []
@@ -311,7 +318,8 @@ class IncDsiAdder:
         Args:
             document: The document.
             rivals: Scores of the existing documents for the mean query of this document.
-            start: First working set of the solver, and a pass over Z if one was made.
+            start: The older documents that the solver considers first, and the scores of all older
+                queries with a guess of the vector, if they were computed.
         """
         objective = self._objective(document, rivals)
         solution = solve(objective, start)
@@ -341,16 +349,22 @@ class IncDsiAdder:
 def guess_solution(objective: AdditionObjective, start: Start) -> Guess:
     """Approximate the vector of a new document by one round of the solver.
 
-    The solver scores the queries of all older documents in passes, which take most of its time. A
-    guess makes no new pass.
+    The guess should not win the queries of the older documents in `start.members`. If `start` has
+    no scan, the guess minimises the objective with the constraints of these documents alone.
+
+    A scan holds the scores of all older queries with an earlier guess, `start.scan.vector`. It
+    tells which other older documents would lose their query to the earlier guess. If there are any,
+    the worst of them are considered as well, and a better guess is computed. Otherwise the earlier
+    guess is returned.
+
+    Scoring all older queries takes most of the solver's time, so this function never does it.
 
     Args:
         objective: Objective of the document.
-        start: Working set, and a pass over Z if one was made. Rows that the vector of the pass
-            violates are added to the working set.
+        start: Members, and optionally a scan with an earlier guess.
 
     Returns:
-        The guess. It asks for another pass only if `start` has one.
+        The guess. Without a scan in `start`, its `needs_pass` is False.
     """
     members = start.members
     scan = start.scan
@@ -358,15 +372,16 @@ def guess_solution(objective: AdditionObjective, start: Start) -> Guess:
         vector, _ = minimize_problem(objective.problem(members))
         return Guess(members, vector, needs_pass=False)
 
-    # Find older documents that lose their query to the vector of the pass.
-    others = difference(objective.suspects(scan, scan.vector), members)
-    violated = objective.violated(others, scan.vector)
+    # Find other older documents whose query the new document would win with the earlier guess.
+    earlier_guess = scan.vector
+    others = difference(objective.suspects(scan, earlier_guess), members)
+    violated = objective.violated(others, earlier_guess)
     if not len(violated):
-        return Guess(members, scan.vector, needs_pass=False)
+        return Guess(members, earlier_guess, needs_pass=False)
 
     # Add the worst of these constraints to the problem, and minimise again.
     worst = violated[: max(MEMBERS_PER_ROUND, len(members))]
     members = sorted_union(members, worst)
-    vector, _ = minimize_problem(objective.problem(members), scan.vector)
+    vector, _ = minimize_problem(objective.problem(members), earlier_guess)
     needs_pass = too_many_suspects(objective.suspects(scan, vector), objective)
     return Guess(members, vector, needs_pass)

@@ -1,16 +1,22 @@
 """Solve the vectors of new documents for the fused score, so that their queries find them.
 
 IncDSI (Kishore et al., 2023) solves the vector of a new document for the score of the encoder.
-Users search a fusion, so here the vector is solved for the fused score s(q, v) of `fused_scores`.
-It is affine in v, so the problem stays convex. The new document has queries q_k and the encoding
-v0. Older documents have known queries z_j, which they are known to answer. The vector v minimises
+Users search a fusion, so here the vector is solved for the fused score; see `fused_scores`. The
+vector v of a new document minimises
 
-    L(v) = l1 mean_k h(M_k + g1 - s(q_k, v)) + (1 - l1) sum_j h(s(z_j, v) - s_j + g2)
+    L(v) = l1 mean_k h(M_k + g1 - s(q_k, v))
+           + (1 - l1) sum_j h(s(z_j, v) - s_j + g2)
            + l2 |v - v0|^2                                        with h(x) = max(0, x)^2
 
-    M_k  best fused score of another document for q_k
-    s_j  fused score of the older document for its known query z_j
+    s(q, v)  fused score of the new document for a query q, if its vector is v
+    q_k      the K queries of the new document, which should find it
+    M_k      best fused score of another document for q_k
+    z_j      known queries of older documents: queries that they are known to answer
+    s_j      fused score of the older document for its known query z_j
+    v0       encoding of the new document
     l1, g1, g2, l2  the settings lambda1, gamma1, gamma2 and lambda2
+
+The fused score is affine in v: a constant plus an inner product with v. So L is convex.
 
 The first sum pulls the document to the top for each of its queries. The second sum keeps it from
 outranking older documents for their queries. Each z_j is called a constraint. A known query is a
@@ -19,13 +25,13 @@ constraint only if both conditions hold:
 - It finds its document among the first ten.
 - It is not also a query of the new document. Otherwise both documents answer it.
 
-BM25 indexes known queries as words of their documents. The BM25 score of a document for its own
-query leaves these words out. Otherwise the document wins each query by its words alone, and the
-vector does not move.
+BM25 indexes known queries as words of their documents. When a new document is scored for one of its
+own queries, BM25 leaves the words of this query out. Otherwise the document would win the query by
+these words alone, and its vector would not move.
 
-Documents are solved one after the other, in the order of the ledger, the log of changes. The
-queries that find a solved document among the first ten become constraints of the next documents. If
-a later change of the same call overwrites or deletes a document, the document is left out.
+Documents are solved one after the other, in the order of the ledger, the log of changes. If a query
+finds its solved document among the first ten, it becomes a constraint of the next documents. If a
+later change of the same call overwrites or deletes a document, the document is left out.
 """
 
 from __future__ import annotations
@@ -84,6 +90,10 @@ class Arrival:
 class OwnQueries:
     """The queries q_k of the document that is being solved, with the scores of its competitors.
 
+    If the document's vector is v, its fused score for query k is
+
+        s(q_k, v) = dense_weight * (q_k.v - means_k) / deviations_k + shares_k
+
     Attributes:
         texts: Texts of the K queries.
         vectors: Vectors of the queries, shape (K, H), float64.
@@ -91,10 +101,10 @@ class OwnQueries:
         deviations: Standard deviation of these inner products, shape (K,).
         best_rivals: Best fused score M_k of another document for each query, shape (K,).
         rival_scores: For each query, the fused scores of the competing documents.
-        shares: BM25 term of the document's fused score for each query, shape (K,). It does not
+        shares: What BM25 adds to the document's fused score for each query, shape (K,). It does not
             depend on the vector.
         highest_bm25: Largest BM25 score of any document for each query, shape (K,).
-        dense_weight: Weight w_d of the dense component.
+        dense_weight: Weight of the encoder in the fused score.
     """
 
     texts: Sequence[str]
@@ -157,6 +167,7 @@ class KnownQueries:
             allowed_rises = allowed_rises - margin * self.scales
         rows = np.flatnonzero(possible_rises > allowed_rises)
 
+        # Only these constraints may be violated. Test them exactly.
         products = row_dots(np.asarray(self.vectors[rows], np.float32), vector)
         limits = self.limits[rows] - margin * self.scales[rows]
         return rows[products > limits + TOLERANCE * self.scales[rows]]
@@ -176,11 +187,11 @@ class KnownQueries:
 
 
 class FusedSolver:
-    """Solves the vectors of new documents, which are in one segment, the index of these documents.
+    """Solves the vectors of the new documents of one segment.
 
     Attributes:
         vectors: Vectors (n, H) float32 of the segment's rows. At first, all are encodings. Each
-            vector that is solved replaces an encoding.
+            solved vector replaces the encoding of its document.
     """
 
     def __init__(
@@ -223,11 +234,13 @@ class FusedSolver:
             A record of each solved document.
         """
         self.arrivals = arrivals
-        # The segment's rows in the order of the arrivals, and the number of each row's arrival.
+        # The segment's rows in the order of the arrivals. `row_documents` has, for each of these
+        # rows, the position of its document in `arrivals`.
         self.ordered_rows, self.row_documents = self._arrange_rows()
         # Position in `ordered_rows` at which the rows of each new document begin.
         self.document_starts = np.flatnonzero(np.diff(self.row_documents, prepend=-1))
-        # The vectors of these rows in this order, and the place of each row of the segment in it.
+        # The vectors in the order of `ordered_rows`, and the position of each row of the segment in
+        # this order.
         self._ordered_vectors = self.vectors[self.ordered_rows].astype(np.float64)
         self._position_of_row = np.argsort(self.ordered_rows)
 
@@ -258,7 +271,7 @@ class FusedSolver:
         self._ordered_vectors[self._position_of_row[row]] = vector
 
     def vector_of_query(self, text: str) -> np.ndarray | None:
-        """Return the vector (H,) of a query that is a constraint, float32; None if it is none."""
+        """Return the vector (H,) float32 of a query that is a constraint, else None."""
         for part, _ in self.parts:
             vector = part.vector_of(text)
             if vector is not None:
@@ -266,12 +279,13 @@ class FusedSolver:
         return None
 
     def vectors_before(self, number: int) -> np.ndarray:
-        """Return the vectors (r, H) of the documents before an arrival, float64.
-
-        They are in the order of the arrivals.
+        """Return the vectors of the new documents that were added before a given one.
 
         Args:
-            number: Position of the arrival in `arrivals`.
+            number: Position of the given document in `arrivals`.
+
+        Returns:
+            Vectors (r, H) float64, in the order of the arrivals.
         """
         count = np.searchsorted(self.row_documents, number)
         return self._ordered_vectors[:count]
@@ -280,18 +294,23 @@ class FusedSolver:
 class _Batch:
     """Documents whose queries are encoded together, and all constraints for them.
 
-    The arrays of constraints hold the constraints of all earlier documents first, and then all
-    queries of the batch. A query of the batch starts with an infinite own score, so that it limits
-    nothing. It gets a finite own score once its document is solved, if it finds this document.
+    A constraint is a known query of an earlier document, which a new document must not win. The own
+    score of a constraint is the score of the earlier document for it. A new document may score up
+    to the own score.
+
+    `constraints` holds the constraints of all documents before the batch, and then all queries of
+    the batch itself. A query of the batch at first has an infinite own score, so that it limits
+    nothing. Once its document is solved and the query finds it, the query gets a finite own score.
 
     Attributes:
         solver: The solver of all new documents, to which the batch belongs.
         numbers: For each document of the batch, its position in `FusedSolver.arrivals`.
-        queries: The queries of all documents.
-        first_queries: First query of each document, followed by the number of queries.
+        queries: The queries of all documents of the batch.
+        first_queries: Position in `queries` of each document's first query, followed by the number
+            of queries.
         owners: Document id of each query.
-        own: The queries of the batch as constraints. Their scores are set by `new_part`.
-        constraints: The constraints, m in all.
+        own: The queries of the batch as constraints. Their own scores are set by `new_part`.
+        constraints: All constraints, m in number, as described above.
         first_own: Position of the first query of the batch in `constraints`.
         lengths: Norms of the constraints' vectors, shape (m,).
         rows_of_key: Positions of the constraints with the same normalised text, by this text.
@@ -316,10 +335,11 @@ class _Batch:
         self._stack_constraints()
 
     def _encode(self, texts: Sequence[str]) -> np.ndarray:
-        """Return the vectors (q, H) of queries. Only queries that are no constraints are encoded.
+        """Return the vectors (q, H) of queries, and encode only those without a known vector.
 
-        A changed document usually has the queries of its former version. These are constraints
-        already, and encoding them again would take most of the time of an addition.
+        A changed document usually has the queries of its former version. These queries are
+        constraints already, so their vectors are known. Encoding them again would take most of the
+        time of an addition.
         """
         known: dict[str, np.ndarray] = {}
         missing: list[str] = []
@@ -337,9 +357,9 @@ class _Batch:
     def _stack_constraints(self) -> None:
         """Join all earlier constraints and the queries of the batch to common arrays.
 
-        A constraint is a known query that a new document must not win from an older one. Until the
-        documents of the batch are solved, their queries limit nothing: the own score is infinite.
-        The same holds for constraints that do not apply any more.
+        Until the documents of the batch are solved, their queries must limit nothing, so their own
+        scores are infinite. The own scores of constraints that do not apply any more, such as those
+        of deleted documents, are made infinite as well.
         """
         queries = self.queries
         query_count = len(queries.texts)
@@ -382,15 +402,22 @@ class _Batch:
                 self.shared_terms.append(part.counts.match(weights))
 
     def chunks(self) -> Iterator[_Chunk]:
-        """Yield the documents in chunks. A chunk is made after the one before it is solved."""
+        """Yield the documents in chunks.
+
+        A chunk must be solved before the next one is requested, which scores its documents against
+        the solved vectors.
+        """
         for start in range(0, len(self.numbers), CHUNK_DOCUMENTS):
             yield _Chunk(self, start, min(start + CHUNK_DOCUMENTS, len(self.numbers)))
 
     def new_part(self) -> tuple[PreparedConstraints, np.ndarray]:
-        """Return the constraints that the solved batch adds for later batches, and a mask of ones.
+        """Return the constraints that the solved batch adds for later batches.
 
-        The mask says that all of them apply. Only queries that find their document are constraints;
-        the own score of any other query is still infinite.
+        These are the queries that find their document. All other queries of the batch still have
+        an infinite own score.
+
+        Returns:
+            The k constraints, and a mask (k,) of ones, because all of them apply.
         """
         own = self.own.constraints
         own.own_scores[:] = self.constraints.own_scores[self.first_own :]
@@ -411,8 +438,8 @@ class _Chunk:
 
         Args:
             batch: The batch, with all constraints.
-            start: Position of the chunk's first document in the batch.
-            stop: Position of the document after the last one.
+            start: Position in the batch of the chunk's first document.
+            stop: Position in the batch of the first document after the chunk.
         """
         self.solver = batch.solver
         self.score = batch.score
@@ -453,8 +480,8 @@ class _Chunk:
         Without a BM25 component, all scores are 0.
 
         Args:
-            first: First query of the chunk in the batch.
-            end: Query of the batch after the last one of the chunk.
+            first: Position in `batch.queries` of the chunk's first query.
+            end: Position in `batch.queries` of the first query after the chunk.
         """
         solver = self.solver
         shared_terms = self.batch.shared_terms
@@ -463,8 +490,8 @@ class _Chunk:
         if not shared_terms:
             return
 
-        # The last item holds the terms of the queries of the batch. A document with several rows
-        # scores as its best row.
+        # The last item of `shared_terms` belongs to the queries of the batch itself. A document
+        # with several rows scores as its best row.
         chunk_terms = shared_terms[-1].select(first, end)
         row_scores = chunk_terms.scores(solver.ordered_rows)
         self.bm25 = np.maximum.reduceat(row_scores, solver.document_starts, axis=1)
@@ -515,8 +542,9 @@ class _Chunk:
                 dense_terms = np.concatenate([older.dense, earlier_terms])
             bm25 = np.concatenate([older.bm25, self.bm25[k, :number]])
 
-            # The new document would win its own query by a copy of its words, so its score leaves
-            # them out. The fusion divides BM25 scores by the query's largest one.
+            # BM25 indexes the query as words of the new document. This score leaves them out, since
+            # the document would win by them alone. The fusion divides BM25 scores by the query's
+            # largest one.
             own_bm25 = float(self.own_bm25[k])
             highest = float(max(bm25.max(initial=0.0), own_bm25))
             fused_scores = self.score.fuse(dense_terms, bm25, highest)
@@ -540,15 +568,17 @@ class _Chunk:
         )
 
     def _dense_terms(self, k: int, vectors: np.ndarray, starts: np.ndarray) -> np.ndarray:
-        """Return the encoder's part of the fused scores of some documents of the new segment.
+        """Return what the encoder adds to the fused scores of d documents for one query.
+
+        A document may have several vectors. Only its best vector counts.
 
         Args:
-            k: Number of the query.
+            k: Position of the query in the chunk.
             vectors: Vectors (r, H) of the documents, one document after the other, float64.
             starts: Position in `vectors` at which each document begins, shape (d,).
 
         Returns:
-            The part of each document's best vector, shape (d,), float64.
+            The encoder's term of each fused score, shape (d,), float64.
         """
         query = self.queries.vectors[k].astype(np.float64)
         products = row_dots(vectors, query)
@@ -569,8 +599,10 @@ class _Chunk:
         highest = np.maximum(constraints.highest_bm25, bm25)
         shares = self.score.bm25_weight * bm25 / np.maximum(highest, MIN_HIGHEST_BM25)
 
-        # A constraint is w_d (z.v - mean) / deviation + share <= own score. Solved for z.v, it
-        # limits the inner product of the vector with the query z.
+        # The fused score of the new document for the query z of a constraint must not exceed the
+        # own score of the constraint:
+        #     dense_weight * (z.v - mean) / deviation + share <= own_score
+        # Solved for the inner product z.v, this is z.v <= mean + (own_score - share) * scale.
         scales = constraints.deviations / self.score.dense_weight
         limits = constraints.means + (constraints.own_scores - shares) * scales
         number = self.numbers[position]
@@ -599,15 +631,16 @@ class _Chunk:
     ) -> SolvedDocument:
         """Return the record of a solved document: ranks before and after, limits and status.
 
-        A document fits if it outranks no more older documents than its encoding does. Otherwise its
-        vector is a compromise. Its own queries do not count: where it is not first for one of
-        them, its encoding mostly is not either.
+        An older document is outranked if the new document scores above it for its known query. The
+        new document has the status FITS if its vector outranks no more older documents than its
+        encoding does. Otherwise it has the status COMPROMISE. The document's own queries do not
+        count for the status: if it is not first for one of them, its encoding mostly is not either.
 
         Args:
             arrival: The document.
             own: Queries of the document.
             known: All constraints: known queries of older documents, which it must not win.
-            chosen: Rows of `known` that the solver took into account.
+            chosen: Rows of `known` that the solver took into account; see `minimize`.
             prior: Encoding (H,) of the document, float64.
             vector: Solved vector (H,), float32.
         """
@@ -654,7 +687,7 @@ class _Chunk:
         return self.score.dense_weight * centred / own.deviations + own.shares
 
     def _keep_queries(self, position: int, solved: SolvedDocument) -> None:
-        """Make the queries that find a solved document constraints, which protect it later."""
+        """Make the queries that find a solved document constraints of the documents after it."""
         first = self.first_own + self.first_queries[position]
         for offset, query in enumerate(solved.queries):
             if query.rank_after <= FOUND_RANK:
@@ -665,11 +698,12 @@ class _Chunk:
 def minimize(
     own: OwnQueries, known: KnownQueries, prior: np.ndarray, settings: IncDsiSettings
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Compute the vector that minimises L.
+    """Compute the vector v that minimises L(v); see the module docstring.
 
-    The solver starts without constraints. It adds the constraints that the solution violates, and
-    solves again, until no other constraint is violated. The chosen constraints are sorted by
-    document and text, so that the result does not depend on their order in `known`.
+    The problem is first solved without constraints. Each round then adds the constraints that the
+    solution violates, and solves again, until the solution violates no other constraint. The added
+    constraints are sorted by document and text, so that the result does not depend on their order
+    in `known`.
 
     Args:
         own: Queries of the new document.
@@ -699,25 +733,35 @@ def make_problem(
     prior: np.ndarray,
     settings: IncDsiSettings,
 ) -> HingeProblem:
-    """Write L as a `HingeProblem`, with some of the constraints.
+    """Write L(v) of the module docstring as a `HingeProblem`, with some of the constraints.
+
+    L is a sum of terms h(x) = max(0, x)^2. A `HingeProblem` needs each of them in the form
+    h(row.v - limit).
 
     Args:
-        own: Queries of the new document.
+        own: The K queries of the new document.
         known: All constraints.
-        chosen: Rows (k,) of `known` to take into account.
+        chosen: Rows (k,) of `known`: the constraints to take into account.
         prior: Encoding (H,) of the document, float64.
         settings: Margins and weights.
 
     Returns:
-        A problem with K + k hinges, whose scores are in units of the fused score.
+        A problem with K + k hinges, first those of the document's own queries. All limits are in
+        units of the fused score.
     """
-    # Hinges of the document's own queries: h(M + g1 - s(q, v)), where s is affine in v.
+    # The document should win each of its own queries q by the margin gamma1. The term of q is
+    #     h(best_rival + gamma1 - s(q, v))    with s(q, v) = (q.v - mean) / scale + share
+    # This is h(row.v - limit) with
+    #     row   = -q / scale
+    #     limit = -(best_rival + gamma1) + share - mean / scale
     own_scales = own.deviations / own.dense_weight
     own_rows = -own.vectors / own_scales[:, None]
     own_limits = -(own.best_rivals + settings.gamma1) + own.shares - own.means / own_scales
     own_weights = np.full(len(own.texts), settings.lambda1 / len(own.texts))
 
-    # Hinges of the constraints, h(s(z, v) - s_j + g2), which protect older documents.
+    # An older document should keep its known query z by the margin gamma2. `known.limits` bounds
+    # z.v without the margin. Divided by the scale, it is in units of the fused score:
+    #     h(z.v / scale - (known.limit / scale - gamma2))
     scales = known.scales[chosen]
     known_rows = np.asarray(known.vectors[chosen], np.float64) / scales[:, None]
     known_limits = known.limits[chosen] / scales - settings.gamma2

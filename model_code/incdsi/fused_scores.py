@@ -89,7 +89,8 @@ class Competitors:
         dense: First term of the fused score of each of n documents, w_d (q.v_d - m) / v, shape
             (n,).
         bm25: BM25 score of each document, shape (n,).
-        own: Position of the document that had to be among the n. None if there was no such one.
+        own: Position among the n of the document that the caller asked to include; see `also` in
+            `FusedScore.competitors`. None if the caller named no document.
     """
 
     dense: np.ndarray
@@ -111,9 +112,9 @@ class ComponentSearch:
 
     @cached_property
     def shared_rows(self) -> IdMaps | None:
-        """The document of each row, if each document has one row, the same in both searches.
+        """The document of each row, if both searches have the same one row per document.
 
-        Otherwise it is None, and documents have to be compared by their ids.
+        Otherwise None: the documents of the two searches must then be compared by their ids.
         """
         ids: Any = self.dense.index.ids
         is_shared = self.bm25 is None or ids.has_equal_rows(self.bm25.ids)
@@ -272,13 +273,16 @@ class FusedScore:
     def _find_by_row(
         self, queries: EncodedQueries, search: ComponentSearch, ids: IdMaps, also: Sequence[str]
     ) -> list[Competitors]:
-        """Find the documents of `competitors` by their rows, which is twice as fast as by ids.
+        """Find the best documents for each query by comparing row numbers; see `competitors`.
+
+        This is twice as fast as `_find_by_id`. It requires that each document has one row, which is
+        the same for both components.
 
         Args:
             queries: The q queries.
             search: Search of the segments, whose documents have one row each.
             ids: The document of each row.
-            also: One document id for each query; see `competitors`.
+            also: One document id for each query, or none; see `competitors`.
         """
         index: Any = search.dense.index
         dense_rows = index.best_rows(queries.vectors, CANDIDATES, search.dense.fingerprint)
@@ -314,12 +318,15 @@ class FusedScore:
         return found
 
     def _dense_terms(self, queries: EncodedQueries, number: int, scores: np.ndarray) -> np.ndarray:
-        """Return the first terms (n,) of the fused scores of documents for one of the queries.
+        """Return what the encoder adds to the fused scores of n documents for one of the queries.
 
         Args:
             queries: The queries.
-            number: Number of the query.
-            scores: Inner products (n,) of the query with the documents' nearest vectors.
+            number: Position of the query in `queries`.
+            scores: Inner product of the query with each document's best vector, shape (n,).
+
+        Returns:
+            The terms w_d (q.v_d - m) / v of the module docstring, shape (n,).
         """
         centred = scores.astype(np.float64) - queries.means[number]
         return self.dense_weight * centred / queries.deviations[number]
@@ -327,7 +334,16 @@ class FusedScore:
     def _find_by_id(
         self, queries: EncodedQueries, search: ComponentSearch, also: Sequence[str]
     ) -> list[Competitors]:
-        """Find the documents of `competitors` by their ids; documents may have several rows."""
+        """Find the best documents for each query by comparing document ids; see `competitors`.
+
+        This is slower than `_find_by_row`. But it also works if a document has several rows, or if
+        the two components number their rows differently.
+
+        Args:
+            queries: The q queries.
+            search: Search of the segments.
+            also: One document id for each query, or none; see `competitors`.
+        """
         # For each query, the ids of its competitors, ascending, and their BM25 scores.
         unions: list[list[str]] = []
         bm25_scores: list[np.ndarray] = []
@@ -363,7 +379,7 @@ class FusedScore:
         """Return the fused scores of documents (n,) for one query.
 
         Args:
-            dense: First terms of the fused scores, (n,); see `Competitors`.
+            dense: What the encoder adds to the fused scores, (n,); see `Competitors.dense`.
             bm25: BM25 scores of the documents, (n,).
             highest: Largest BM25 score of any document for the query.
         """
@@ -372,15 +388,15 @@ class FusedScore:
     def bm25_without(
         self, index: Bm25Index | None, queries: EncodedQueries, document_ids: Sequence[str]
     ) -> np.ndarray:
-        """Return the BM25 scores of documents for known queries of theirs.
+        """Return the BM25 score of documents for one of their own known queries each.
 
-        BM25 indexes known queries as words of their documents. A score leaves the words of the
-        given query out of the document, because they would make the document win in any case.
+        BM25 indexes known queries as words of their documents. The score of a document leaves out
+        the words that this known query added to it. The document would win the query by them alone.
 
         Args:
             index: Index that holds the documents. None gives the score 0.
             queries: The n encoded queries.
-            document_ids: Id of the document of each query.
+            document_ids: Id of the document to score for each query, (n,).
 
         Returns:
             Scores (n,), float64.

@@ -113,10 +113,11 @@ class IncDsiGenerationBuilder(GenerationBuilder):
     def _refine_vectors(
         self, ids: Sequence[str], vectors: np.ndarray, queries: Sequence[np.ndarray]
     ) -> np.ndarray:
-        """Replace the encodings of new documents with known queries by IncDSI's vectors.
+        """Solve the vectors of the new documents that have known queries, by IncDSI.
 
-        Documents with several rows keep their encodings, because IncDSI solves one vector per
-        document.
+        The solved vector of a document takes the place of its encoding. Documents without known
+        queries keep their encodings. So do documents with several rows, because IncDSI solves one
+        vector per document.
 
         Args:
             ids: Document id of each row, (n,).

@@ -18,12 +18,15 @@ of training the index again. The vector v (H) of the new document minimises
 The first term asks that the new document is found by its own queries. The second term asks that
 each existing document keeps its query. Scores are inner products, and margins have the same unit.
 
-Each h is called a hinge, and has the form h(a.v - c). The hinge of the new document has a = -q and
-c = -(M + gamma1). Row j of Z has the constraint z_j.v <= s_j - gamma2. It is violated if its hinge
-is positive.
+Each term h is called a hinge. It has the form h(a.v - c) with a vector a and a limit c, and is 0 as
+long as the score a.v is at most c. The hinge of the new document has a = -q and c = -(M + gamma1).
+The hinge of existing document j has a = z_j and c = s_j - gamma2.
 
-Only few of the n constraints matter. The solver therefore keeps a working set, whose rows are
-called members. It repeats these steps:
+The inequality z_j.v <= s_j - gamma2 is called the constraint of document j, or of row j of Z. A
+vector v violates the constraint if the hinge is positive: document j may then lose its query.
+
+Only few of the n constraints matter. The solver therefore keeps a working set of rows of Z, which
+are called members. It repeats these steps:
 
 1. Minimise the objective with the hinges of the members alone. This gives a vector v.
 2. Find rows outside of the working set whose constraint v violates, and make them members.
@@ -34,9 +37,11 @@ Step 2 rarely reads all of Z. A pass computes the scores of all rows of Z with o
 other vector v, row j can be violated only if z_j.u + |z_j| |v - u| exceeds its limit. Such a row is
 called a suspect. Later rounds test only the suspects.
 
-The documents of a batch share passes. The vector u of a pass may be a rough guess of the solution.
-If it leaves too many suspects, the solver makes a new pass. A document still counts all documents
-before it in the batch. So its vector equals the vector of one-by-one addition.
+Several new documents can be added as a batch. One reading of Z then serves a pass for each of them.
+The vector u of such a pass is only a guess of the solution v. If v turns out to be so far from u
+that too many rows are suspects, the solver makes another pass. Each document of a batch also has to
+respect the constraints of the documents before it in the batch. So a batch gives the same vectors
+as adding its documents one by one.
 """
 
 from __future__ import annotations
@@ -59,8 +64,8 @@ from model_code.incdsi.rows import (
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.state import IncDsiState
 
-# Number of older documents whose constraints the solver considers first: the ones with the best
-# scores for the query of the new document.
+# Number of older documents whose constraints the solver considers first. These are the documents
+# with the best scores for the query of the new document.
 SEED_MEMBERS = 16
 
 # Violations below this share of the scores are rounding errors of float64, and count as 0.
@@ -93,16 +98,21 @@ MIN_STEP_SHARE = 2.0**-52
 
 @dataclass(frozen=True)
 class HingeProblem:
-    """A sum of weighted hinges that is minimised over a vector v (H,).
+    """The problem of finding the vector v (H,) that minimises a weighted sum of m hinges.
 
-    The objective is
+    Hinge i is max(0, rows_i.v - limits_i)^2. It is the squared amount by which the score rows_i.v
+    exceeds its limit, or 0 if the score is within the limit. The function to minimise is called the
+    objective:
 
         sum_i weights_i max(0, rows_i.v - limits_i)^2 + lambda2 |v - prior|^2
 
-    The solution is v = prior - rows' x, where the multipliers x >= 0 (m) solve the dual problem
+    The same problem can be solved in its dual form. The dual form has one unknown x_i >= 0 for each
+    hinge, called the multiplier of the hinge:
 
         minimise  1/2 |rows' x|^2 + 1/2 sum_i D_i x_i^2 + (limits - rows prior)' x
-        with      D = lambda2 / weights
+        with      D_i = lambda2 / weights_i
+
+    The multipliers x (m,) that solve the dual form give the solution v = prior - rows' x.
 
     Attributes:
         rows: Vectors of the hinges, (m, H) float64.
@@ -121,7 +131,7 @@ class HingeProblem:
     def excesses(self, vector: np.ndarray) -> np.ndarray:
         """Return by how much the score of each row exceeds its limit: rows v - limits (m,).
 
-        A hinge whose excess is positive adds to the objective. It is called charged.
+        A hinge with a positive excess is called charged. Only charged hinges add to the objective.
         """
         return self.rows @ vector - self.limits
 
@@ -138,7 +148,7 @@ class HingeProblem:
 
     @property
     def diagonal(self) -> np.ndarray:
-        """Diagonal D = lambda2 / weights (m,) of the dual problem, which `HingeProblem` states."""
+        """The numbers D = lambda2 / weights (m,) of the dual form; see `HingeProblem`."""
         return self.lambda2 / self.weights
 
     def vector(self, multipliers: np.ndarray) -> np.ndarray:
@@ -146,14 +156,19 @@ class HingeProblem:
         return self.prior - multipliers @ self.rows
 
     def multipliers(self, vector: np.ndarray) -> np.ndarray:
-        """Return the multipliers (m,) that belong to the minimiser (H,): violations / D."""
+        """Return the multipliers x (m,) of the hinges, given the solution v (H,) of the problem.
+
+        At the solution, x_i = max(0, rows_i.v - limits_i) / D_i: the excess of hinge i, or 0 if it
+        is negative, divided by D_i = lambda2 / weights_i. See `HingeProblem` for these symbols.
+        """
         return np.maximum(0.0, self.excesses(vector)) / self.diagonal
 
     def residual(self, multipliers: np.ndarray) -> float:
-        """Return how far multipliers x >= 0 (m,) are from the optimum, in units of scores.
+        """Return how far multipliers x >= 0 (m,) are from the solution of the dual form.
 
-        The distance is the largest violation of the optimality conditions: the slope of the dual
-        problem is 0 where x > 0, and not negative where x = 0.
+        At the solution, the slope of the dual objective along x_i is 0 if x_i > 0, and at least 0
+        if x_i = 0. The result is the largest amount by which a slope breaks its condition. Slopes
+        have the unit of scores.
         """
         slopes = self.diagonal * multipliers - self.excesses(self.vector(multipliers))
         violations = np.where(multipliers > 0, np.abs(slopes), -slopes)
@@ -162,12 +177,15 @@ class HingeProblem:
 
 @dataclass(frozen=True)
 class Rivals:
-    """The existing documents that compete with a new one for its query.
+    """The existing documents, with their scores for the query of a new document.
+
+    The new document should be found first for its query, so it competes with all of them.
 
     Attributes:
         state: The existing documents, with their vectors and queries.
-        scan: Scores of all documents for the query of the new one. Documents that were added later
-            are scored one by one. The others must not change while this object is in use.
+        scan: Scores of the existing documents for the query of the new document. Documents may be
+            added to `state` after the scan: the methods score these rows themselves. The scanned
+            documents must not change while this object is in use.
     """
 
     state: IncDsiState
@@ -176,9 +194,8 @@ class Rivals:
     def above(self, score: float) -> np.ndarray:
         """Return the rows of all documents whose exact score may be above `score`.
 
-        The scores of a pass are approximate, with a proven bound on their error.
-
-        All other rows are proven to score at most `score`.
+        The scores in `scan` are approximate, with a proven bound on their error. So some of the
+        returned rows may score less. All other rows are proven to score at most `score`.
         """
         norms = self.state.vector_lengths.view
         scores = self.scan.scores
@@ -202,8 +219,8 @@ class Rivals:
     def _best_scanned(self) -> float:
         """The best score of the documents in `scan`, computed in float64; -inf without documents.
 
-        The scores of the pass are approximate. Only the rows that may be the best by them are
-        scored again.
+        The scores in `scan` are approximate, with a proven bound on their error. Only rows that may
+        be the best within this error are scored again, in float64.
         """
         scores = self.scan.scores
         if not len(scores):
@@ -221,19 +238,25 @@ class Rivals:
         return float(scores.max(initial=-np.inf))
 
     def seeds(self) -> np.ndarray:
-        """Return the rows of up to 16 best documents, sorted by row.
+        """Return the rows of the existing documents with the best scores for the new query.
 
-        The new document resembles these documents. So it is likely to violate their constraints,
-        and the solver starts with them.
+        A document with a high score for the query of the new document resembles the new document.
+        So the new document may easily win the query of this older document, which is what the
+        constraint of the older document forbids. The solver therefore considers the constraints of
+        these documents first.
+
+        Returns:
+            Up to `SEED_MEMBERS` rows, ascending.
         """
         return np.sort(top_positions(self.scan.scores, SEED_MEMBERS))
 
 
 @dataclass(frozen=True)
 class AdditionObjective:
-    """The objective L of one added document; see the module.
+    """The function L(v) that the vector v of one new document minimises; see the module.
 
-    It has a hinge for the new document and a hinge for each existing document.
+    L has one hinge for the new document, which should win its own query. It has one hinge for each
+    existing document, which should keep its query.
 
     Attributes:
         state: The existing documents, with their vectors and queries.
@@ -338,11 +361,17 @@ class AdditionObjective:
         return np.concatenate([suspects, rows_without_score])
 
     def violated(self, rows: np.ndarray, vector: np.ndarray) -> np.ndarray:
-        """Return the rows whose constraint a vector violates, the largest violation first.
+        """Return the older documents whose constraint a vector violates, the worst first.
+
+        A document's constraint is violated if the vector scores above the document's limit for the
+        document's query; see `limits`. The test is exact, in float64.
 
         Args:
-            rows: Rows (k,) to test. The test is exact, in float64.
+            rows: Rows (k,) of the older documents to test.
             vector: Vector (H,) of the new document.
+
+        Returns:
+            Rows of the documents with a violated constraint, the largest violation first.
         """
         # A cheap test in float32 rules most rows out. The exact test follows for the others.
         rows = self.state.may_exceed(rows, vector, self.limits(rows))
@@ -371,7 +400,10 @@ class AdditionObjective:
         return int(lost)
 
     def scale(self, vector: np.ndarray) -> float:
-        """Return an upper bound on the scores of a vector (H,), of which tolerances are shares."""
+        """Return an upper bound on the scores of a vector (H,) for all queries.
+
+        Tolerances for rounding errors are shares of this bound.
+        """
         longest = max(vector_norm(self.query), self.state.query_lengths.largest())
         return longest * vector_norm(vector) + abs(self.own_limit)
 
@@ -419,8 +451,9 @@ def solve(objective: AdditionObjective, start: Start) -> Solution:
 
     Args:
         objective: Objective of the new document.
-        start: The first members, and scores from which the constraints of other documents are
-            tested, if there are any. The start affects only the time.
+        start: The first members. It may also hold a scan, which tells which constraints of other
+            documents a vector near the vector of the scan may violate. The start affects the
+            computing time, but not the result.
     """
     members = start.members
     scan = start.scan
@@ -430,8 +463,9 @@ def solve(objective: AdditionObjective, start: Start) -> Solution:
         problem = objective.problem(members)
         vector, multipliers = minimize_problem(problem, vector)
 
-        # Suspects are the documents that might lose their query to this vector. If there are many,
-        # the scores in `scan` belong to a vector that is too different. They are computed again.
+        # Suspects are the documents that might lose their query to this vector. There are many if
+        # the vector of `scan` differs too much from it. All queries are then scored again, with
+        # this vector.
         suspects = None if scan is None else objective.suspects(scan, vector)
         if suspects is None or too_many_suspects(suspects, objective):
             scan = objective.state.queries.scan(vector[None])[0]
@@ -506,10 +540,10 @@ def _minimize_dual(problem: HingeProblem) -> tuple[np.ndarray, np.ndarray]:
 def _minimize_by_newton(problem: HingeProblem, vector: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Minimise a problem by Newton's method, starting at `vector` (H,).
 
-    Around a point, the objective is the quadratic function of the charged hinges, which are the
-    positive ones. Each step goes to the minimum of this function. If the same hinges are charged
-    there, the minimum is the solution. Rounding can prevent this, so the iteration also ends when
-    the value stops falling.
+    A hinge is charged at a point if it is positive there. As long as the same hinges are charged,
+    the objective is a quadratic function, whose minimum can be computed directly. Each step goes
+    towards this minimum. If the same hinges are charged at the minimum, it is the solution.
+    Rounding can prevent this, so the iteration also ends when the objective stops falling.
     """
     value = problem.value(vector)
     charged = problem.excesses(vector) > 0
@@ -545,7 +579,8 @@ def _line_search(problem: HingeProblem, vector: np.ndarray, goal: np.ndarray) ->
 def _minimize_charged(problem: HingeProblem, charged: np.ndarray) -> np.ndarray:
     """Minimise the objective with only the given hinges, and without the `max` in their terms.
 
-    A term is then positive on both sides of its limit, so that the objective is quadratic.
+    Without the `max`, the term of a hinge is (a.v - c)^2 also where a.v is below the limit c. The
+    objective is then quadratic.
 
     The minimiser v solves (lambda2 I + A'WA) v = lambda2 v0 + A'Wc. Here A, W and c are the rows,
     weights and limits of the hinges. The formula v0 - A'x would lose precision if lambda2 is nearly
@@ -571,8 +606,10 @@ def _minimize_charged(problem: HingeProblem, charged: np.ndarray) -> np.ndarray:
 def too_many_suspects(suspects: np.ndarray, objective: AdditionObjective) -> bool:
     """Return whether scoring all rows again is cheaper than testing the suspects one by one.
 
-    Suspects are rows whose constraint the vector may violate. A pass with a nearer vector leaves
-    fewer of them.
+    Args:
+        suspects: Rows whose constraint the vector of the new document may violate. A new pass, with
+            this vector itself, would leave fewer of them.
+        objective: Objective of the new document.
     """
     return len(suspects) > MIN_SUSPECTS_FOR_PASS + PASS_COST_SHARE * len(objective.state)
 
