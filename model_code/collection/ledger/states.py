@@ -1,15 +1,16 @@
 """Compute the state of each event as seen from one generation, such as pending or live.
 
-A generation is a snapshot of the index. It contains the ledger's events up to its position. States
-are not stored, because they follow from this position.
+A generation is a snapshot of the index. It contains the ledger's events up to the event that is
+called its position. States are not stored, because they follow from this position.
 
-Reverts make this more difficult. A revert takes all documents back to an earlier position. It
-deletes no events. Instead, it appends a block: events that undo changes, called compensations, and
-at the end the event of the revert itself.
+Reverts make this more difficult. A revert takes all documents back to their state at an earlier
+position. It deletes no events. Instead, it appends a block of events: first compensations, which
+undo changes, and at the end the event of the revert itself. After the block, it appends copies of
+the events that were pending, because the revert must not undo them.
 
-Two lists of event ids follow from the reverts. Both are short lists of intervals:
+Two sets of events follow from the reverts. Each is held as a short list of id intervals:
 
-- The effective events of a position: the events up to it that were not reverted.
+- The effective events of a position: the events up to the position that were not reverted.
 - The path from a position to the end of the ledger: the events to apply next.
 """
 
@@ -112,9 +113,9 @@ class Revert:
         id: Id of the event that ends the block.
         first: Id of the first event of the block.
         to: Id of the last event before the changes that were undone.
-        files: True if documents were restored from the files of a generation, because the ledger
-            does not know the position of this generation. The events of such a block must always be
-            applied, since no earlier events have the same effect.
+        files: True if it is unknown which events the restored generation contains. Then `to` is 0,
+            and the documents were restored from the files of the generation. A path through such a
+            revert must include its block, because no events before it lead to these documents.
         retriever: Name of the retriever whose generation was restored.
         generation: Number of the restored generation.
         current: Number of the generation that was current before the revert.
@@ -147,19 +148,28 @@ class History:
     def effective(self, event: int) -> list[Interval]:
         """Return the effective events of a position as ascending intervals.
 
-        These are the events up to `event` that no revert up to `event` undid. The block of the
-        revert is left out together with the events that it undid.
+        These are the events up to `event` that no revert up to `event` undid. The block of a revert
+        is left out together with the events that it undid, because they cancel each other.
+
+        Event 6 reverts to event 2, so it undid events 3 and 4. Its block has events 5 and 6:
 
         >>> History([Revert(id=6, first=5, to=2)]).effective(8)
         [(0, 2), (6, 8)]
+
+        Args:
+            event: Id of the event at the position.
         """
         return self._without_reverted(0, event, skip_restored_files=True)
 
     def path(self, event: int, head: int, replay: bool = False) -> list[Interval]:
         """Return the events that lead from one position to another, as ascending intervals.
 
-        Reverted events between the positions are left out, together with the block of the revert.
-        If a revert undid events up to the start itself, its block must be applied and is included.
+        Events between the positions that a revert undid are left out, together with the block of
+        the revert. The block is only needed if the revert also undid events that were applied
+        before the start. It is then included.
+
+        Event 6 reverts to event 2. From event 1, the events 3 to 6 can be left out. From event 3,
+        the block is needed to undo event 3:
 
         >>> history = History([Revert(id=6, first=5, to=2)])
         >>> history.path(1, 8), history.path(3, 8)
@@ -177,20 +187,21 @@ class History:
     def _without_reverted(self, start: int, end: int, skip_restored_files: bool) -> list[Interval]:
         """Return the interval from `start` to `end` without events that a revert undid.
 
-        A revert with the id r to an earlier event t undid all events between t and r. The last of
-        these events are its block, which undid the others.
+        If the event with the id r reverts to event t, the events after t up to r are left out.
+        These are the undone events and the block of the revert, which cancel each other.
 
         Args:
             start: Id of the event to start after.
             end: Id of the last event to include.
-            skip_restored_files: Also leave out blocks that restored documents from files.
+            skip_restored_files: Whether to do so also for reverts that restored documents from
+                files; see `Revert.files`.
         """
         intervals: list[Interval] = []
         # The last revert comes first, because it may have undone earlier reverts.
         for revert in reversed(self.reverts):
             is_between = start < revert.id <= end
-            # A revert to before the start also undid events that the caller has. Only its block
-            # undoes them, so the block stays in the interval.
+            # A revert to before the start also undid events up to the start, which the caller has
+            # applied. Only the block takes them back, so the block stays in the interval.
             undoes_start = revert.to < start
             may_skip = skip_restored_files or not revert.files
             if is_between and may_skip and not undoes_start:
@@ -267,7 +278,7 @@ class LedgerView:
     """The ledger as seen from one generation.
 
     Every method is one transaction. A revert appends copies of pending events. An event and its
-    copies are entries of one event here, which is counted once.
+    copies count as one event here.
 
     Attributes:
         cursor: Part of the ledger that the generation contains.
@@ -280,11 +291,10 @@ class LedgerView:
         """Return the events that are not applied to the generation (snapshot of the index) yet.
 
         Args:
-            limit: Number of puts and removals after which the result ends. Events that solve
-                vectors again before the next change are included. If the limit lies inside the
-                block of a revert, the whole block is included. None returns all events. If it is
-                unknown which events the generation contains (a replay), all are returned in any
-                case.
+            limit: Number of puts and removals after which the result ends. None returns all events.
+                Solve events between the last of these changes and the next one are included. If the
+                limit lies inside the block of a revert, the whole block is included. The limit does
+                not apply to a replay, where it is unknown which events the generation contains.
         """
         start = self.cursor.position.event
         with self._database.read() as connection:
@@ -322,7 +332,7 @@ class LedgerView:
         return Backlog(row.number, row.first, row.last, row.oldest)
 
     def count_pending_with_queries(self) -> int:
-        """Count the pending events that put documents with queries in their rows.
+        """Count the pending puts of documents that arrived with queries of their own.
 
         The database does the counting, so no contents are read.
         """
@@ -339,14 +349,14 @@ class LedgerView:
         """
         with self._database.read() as connection:
             intervals = _Intervals.read(connection, self.cursor)
-            # Compensations of a revert and its copies of pending events are not counted: no person
-            # sent them.
+            # A revert appends compensations and copies of pending events. They are not counted,
+            # because no person sent them.
             is_compensation = in_intervals(intervals.blocks)
             is_counted = IS_CHANGE & sa.not_(IS_COPY) & sa.not_(is_compensation)
             arrived = _count(connection, events, is_counted)
 
-            # The path has the events to apply next. Whether an event with copies is pending depends
-            # on all of them, so that such events are counted one by one.
+            # An event without copies is pending if it is on the path, the events to apply next. If
+            # an event has copies, the answer depends on all of them, so it is asked for each event.
             copied_ids = sa.select(events.c.again).where(IS_COPY)
             has_no_copies = sa.not_(events.c.id.in_(copied_ids))
             is_on_path = in_intervals(intervals.path)
@@ -373,9 +383,18 @@ class LedgerView:
         return self._select(events.c.document_id == document_id)
 
     def arrivals(self, first: int, last: int) -> list[Event]:
-        """Return the events from `first` to `last` that put a document which is live, oldest first.
+        """Return the puts from event `first` to `last` whose content is searchable now.
 
-        The generation searches exactly these contents of these documents.
+        A put is left out if the generation does not contain it yet, or if a later event changed or
+        removed its document. It is also left out if a revert undid it, or if the retriever may have
+        been trained on the document.
+
+        Args:
+            first: Id of the first event.
+            last: Id of the last event, which is included.
+
+        Returns:
+            The events in the state LIVE, oldest first.
         """
         arrivals: list[Event] = []
         for event in self.events(first, last):
@@ -384,9 +403,9 @@ class LedgerView:
         return arrivals
 
     def snapshot(self) -> Iterator[Document]:
-        """Yield the documents of the generation that have events, by ascending id.
+        """Yield the generation's documents that have events in the ledger, by ascending id.
 
-        Documents of the build without events are left out.
+        Documents of the build that were never changed have no events, and are left out.
         """
         with self._database.read() as connection:
             effective = read_history(connection).effective(self.cursor.position.event)
@@ -415,10 +434,10 @@ class LedgerView:
     def _effective_counts(
         self, connection: sa.Connection, effective: Iterable[Interval]
     ) -> Counter[EventState]:
-        """Count effective events by state.
+        """Count the events in some intervals, the effective ones, by state.
 
-        The last effective event of a document is live, absorbed or deleted. Earlier ones are
-        superseded. States without events may be missing.
+        The last effective event of a document is live, absorbed or deleted. Its earlier effective
+        events are superseded. States without events may be missing.
         """
         last = _last_by_document(effective)
         is_trained = events.c.id <= self.cursor.trained
@@ -443,8 +462,8 @@ def select_events(
 ) -> list[Event]:
     """Return the puts and removals that meet a condition, oldest first, with their states.
 
-    A state depends on later events: a live document is superseded by its next event. So the last
-    event of each document is read as well.
+    The state of an event depends on later events of the same document: the next effective event
+    supersedes it. So the last effective event of each document is read as well.
 
     Args:
         connection: Connection of a transaction.
@@ -473,14 +492,15 @@ def select_events(
 
 @dataclass(frozen=True)
 class _Intervals:
-    """The lists of event ids from which states follow; see the module.
+    """The intervals of event ids from which states follow; see the module docstring.
 
     Attributes:
         cursor: Part of the ledger that the generation contains.
         effective: Effective events of the generation.
         path: Events that lead from the generation to the end of the ledger.
         blocks: Blocks of all reverts.
-        copies: Ids of each copied event and its copies, by the id of the event.
+        copies: For each event that a revert copied, the ids of the event and of its copies. The key
+            is the id of the event.
     """
 
     cursor: LedgerCursor
@@ -504,10 +524,13 @@ class _Intervals:
         )
 
     def is_pending(self, ids: Iterable[int]) -> bool:
-        """Return whether an event is pending, given the ids of the event and its copies.
+        """Return whether an event is pending.
 
-        It is pending if one of them will be applied and none is applied already. An id inside the
-        block of a revert does not count: it undoes a change.
+        It is pending if the event or a copy of it will be applied, and none of them is applied
+        already. Events inside the block of a revert are not pending, because they undo changes.
+
+        Args:
+            ids: Ids of the event and its copies.
         """
         will_be_applied = False
         for event_id in ids:
@@ -521,11 +544,14 @@ class _Intervals:
         """Return the state of an event, seen from the generation (a snapshot of the index).
 
         An event is effective if the generation contains it, and no revert undid it. A revert copies
-        pending events, so an event and its copies have one state.
+        pending events. An event and its copies have the same state.
 
         Args:
             event: The event.
-            last: Id of the last effective event of the same document. None without one.
+            last: Id of the last effective event of the event's document. None without one.
+
+        Returns:
+            The state. None for a compensation, an event that a revert appended to undo a change.
         """
         original = event.id if event.again is None else event.again
         ids = self.copies.get(original, [event.id])
@@ -536,7 +562,6 @@ class _Intervals:
             is_trained = effective_ids[0] <= self.cursor.trained
             return state_of(event.kind, is_trained)
 
-        # A compensation is an event that a revert appended to undo a change.
         is_compensation = contains(self.blocks, event.id)
         if is_compensation:
             return None
@@ -582,7 +607,8 @@ def read_copies(connection: sa.Connection) -> dict[int, list[int]]:
     A revert copies the events that no search has found yet, so that it does not undo them.
 
     Returns:
-        Ids of the event and its copies, ascending, by the id of the event.
+        For each copied event, the ascending ids of the event and its copies. The key is the id of
+        the event.
     """
     copies: dict[int, list[int]] = {}
     query = sa.select(events.c.id, events.c.again).where(IS_COPY).order_by(events.c.id)
@@ -594,7 +620,8 @@ def read_copies(connection: sa.Connection) -> dict[int, list[int]]:
 def mark(event: int, received: float, document_id: str, content_hash: str) -> str:
     """Return the mark of an event: eight hexadecimal digits of a hash.
 
-    The mark detects a copy of a ledger that has another event with the same id.
+    After a ledger was copied, the copy and the original may record different events with the same
+    id. Their marks differ, so the mark tells which of the two ledgers a position belongs to.
 
     >>> mark(1, 0.1, "a", "b")
     'c85b8cf8'
@@ -605,8 +632,8 @@ def mark(event: int, received: float, document_id: str, content_hash: str) -> st
 def position_at(connection: sa.Connection, event: int) -> Position:
     """Return the ledger position of an event.
 
-    The position names the ledger, and has a hash of the event, its mark. There is no mark if the
-    ledger has no such event.
+    The position consists of the identity of the ledger, the id of the event and the mark of the
+    event; see `mark`. The mark is empty if the ledger has no such event.
     """
     row = connection.execute(SELECT_MARKED_EVENT, {"event": event}).one()
     received, document_id, content_hash, log_id = row
@@ -660,9 +687,10 @@ def _end_of_limit(
     limit: int,
     last_id: int,
 ) -> int:
-    """Return the id of the last event to apply, if only some changes are applied at once.
+    """Return the id of the last event to apply, if only `limit` changes are applied at once.
 
-    A block of events that a revert appended is not split.
+    Solve events after the last of these changes are applied as well, up to the next change. If the
+    result lay inside the block of a revert, it is moved to the end of the block.
 
     Args:
         connection: Connection of a transaction.
@@ -678,7 +706,7 @@ def _end_of_limit(
 
     last_change = change_ids[limit - 1]
     next_change = change_ids[limit]
-    # Events that solve vectors again do not count as changes, so they are included up to the next.
+    # Solve events do not count as changes. Those between these two changes are applied, too.
     last_solve = _last_solve_between(connection, path, last_change, next_change)
     end = last_change if last_solve is None else last_solve
     return history.end_of_block(end)
