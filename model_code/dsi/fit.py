@@ -5,9 +5,10 @@ Training writes three parts. `encoder/` is the base encoder unless it is trained
 vector of each document.
 
 Training moves a document's vector away from the queries of other documents. A document that is
-added later only has its encoding, which training never moved. At unit norm this vector would rank
-first for too many queries of older documents. A shorter vector has lower scores. Training therefore
-also measures a norm for the vectors of additions; see `largest_safe_scale`.
+added later only has its encoding, which training never moved. Encodings have unit norm, and with
+this norm they would rank first for too many queries of older documents. A shorter vector has lower
+scores. Training therefore also measures a factor by which the encodings of added documents are
+multiplied, called their scale; see `largest_safe_scale`.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ from model_code.training.fit import (
 from model_code.training.settings import TrainingSettings
 from model_code.training.tables import DevEvaluator, TrainingTables
 
-# `largest_safe_scale` counts queries that added documents could harm. With fewer such queries than
-# this, it measures no scale, because the result would be mostly chance.
+# `largest_safe_scale` needs queries that added documents could harm. With fewer such queries than
+# this, it returns no scale, because the result would be mostly chance.
 MIN_ANSWERED_QUERIES = 30
 
 # Largest number of scores (queries times documents) that `largest_safe_scale` keeps in memory.
@@ -66,8 +67,8 @@ def fit_document_vectors(context: StageContext, tables: TrainingTables) -> dict[
     """Train a vector for each document, and write the output of the stage `train`.
 
     A DSI retriever searches one learned vector per document. Training moves the vectors so that the
-    queries of a document find it. The query encoder is trained with them if the settings ask for
-    it. Afterwards a scale for the encodings of documents that are added later is measured.
+    queries of a document find it. If the settings ask for it, the query encoder is trained as well.
+    Afterwards the scale for the encodings of documents that are added later is measured.
 
     Args:
         context: Context of the stage `train`, with the retriever's settings.
@@ -114,8 +115,8 @@ def fit_document_vectors(context: StageContext, tables: TrainingTables) -> dict[
     )
     trainer.fit()
 
-    # The start vectors are encodings of the documents, unless they were random. If the encoder is
-    # frozen, they are still right.
+    # To measure the scale, encodings of the documents are needed. The start vectors can be used if
+    # they are encodings and training did not change the encoder.
     are_encodings = not starts_at_random and not vector_settings.train_encoder
     encodings = start_vectors if are_encodings else None
     scale = measure_encoding_scale(trainer, encodings, seed, context.progress("encode a sample"))
@@ -228,25 +229,28 @@ def largest_safe_scale(
 ) -> float | None:
     """Return the largest factor c for encodings of added documents that harms no old documents.
 
-    An added document has the vector c * encoding. With a large c, it ranks above old documents for
-    their queries. A sample of the trained documents is used to find c, as if they were added.
+    An added document has the vector c * encoding. If c is too large, it ranks above old documents
+    for their queries. To find c, a sample of the trained documents plays the part of added ones.
 
-    A query counts if one of its answers scores higher than all other documents outside the sample.
-    It is lost if a document of the sample that does not answer it scores higher than that answer.
-    Some queries are lost even with the learned vectors of the sample. The result is the largest c
-    with which no more queries are lost than with the learned vectors. An added document then harms
-    old documents no more than if it had been trained together with them.
+    The best answer of a query is the document with the highest score that answers it. A query
+    counts if its best answer scores above 0 and above all other documents outside the sample. A
+    query that counts is lost if a document of the sample that does not answer it scores at least as
+    high as the best answer.
+
+    Some queries are lost even if the documents of the sample have their learned vectors. The result
+    is the largest c with which no more queries are lost than that. An added document then harms old
+    documents no more than if it had been trained together with them.
 
     Args:
         vectors: Learned vectors V, (n, H).
         sample: Rows of V of the documents in the sample, (s,).
-        encodings: The encoder's vectors of the sample, (s, H).
+        encodings: The encoder's vectors of the documents in the sample, (s, H).
         queries: Vectors of queries that were not trained on, (m, H).
-        relevant: For each query the rows of V that answer it.
+        relevant: For each query, the rows of V of the documents that answer it.
 
     Returns:
-        The scale. None if fewer than `MIN_ANSWERED_QUERIES` queries count, or if no scale is too
-        large.
+        The factor c. None if fewer than `MIN_ANSWERED_QUERIES` queries count, or if no factor is
+        too large.
 
     >>> learned, encoded = np.array([[1.0, 0.0], [0.5, 0.0]]), np.array([[1.0, 0.0]])
     >>> queries = np.stack([np.linspace(1, 2, 40), np.zeros(40)], axis=1)
@@ -260,12 +264,14 @@ def largest_safe_scale(
     for start in range(0, len(queries), block_size):
         block = slice(start, start + block_size)
         blocks.append(_best_scores(vectors, sample, encodings, queries[block], relevant[block]))
+    # Best scores of each query, (m,): by its answers, by other documents outside the sample, and by
+    # other documents of the sample with their learned vectors and with their encodings.
     answers, outside_sample, learned, encoded = np.concatenate(blocks, axis=1)
 
     is_counted = (answers > outside_sample) & (answers > 0)
     lost_by_learned = int((learned >= answers)[is_counted].sum())
-    # As the scale grows, a query is lost when the best scaled encoding reaches the score of its
-    # answer. An encoding with a score of at most 0 never reaches it.
+    # As the scale c grows, a query is lost when c * encoded reaches the score of its best answer,
+    # which is at c = answers / encoded. If `encoded` is at most 0, it never is.
     can_be_lost = is_counted & (encoded > 0)
     losing_scales = np.sort(answers[can_be_lost] / encoded[can_be_lost])
     no_scale_is_too_large = lost_by_learned >= len(losing_scales)
@@ -283,20 +289,31 @@ def _best_scores(
     queries: np.ndarray,
     relevant: Sequence[Collection[int]],
 ) -> np.ndarray:
-    """Return each query's best score in four groups of vectors, (4, b); -inf for an empty group.
+    """Return the best score of each of b queries in four groups of vectors.
 
-    The sample consists of trained documents that stand for documents that are added later.
+    The groups of a query are:
 
-    The first group are the learned vectors that answer the query. The second and the third group
-    are the other learned vectors, outside and inside the sample. The fourth group are the encodings
-    of the third group's documents.
+    1. The learned vectors of the documents that answer the query.
+    2. The learned vectors of the other documents outside the sample.
+    3. The learned vectors of the other documents in the sample.
+    4. The encodings of the documents of group 3.
+
+    Args:
+        vectors: Learned vectors of all documents, (n, H).
+        sample: Rows in `vectors` of the documents in the sample, (s,).
+        encodings: Encodings of the documents in the sample, (s, H).
+        queries: Vectors of the queries, (b, H).
+        relevant: For each query, the rows in `vectors` of the documents that answer it.
+
+    Returns:
+        Scores (4, b), one row per group. The best score of an empty group is -inf.
     """
     position_in_sample = {int(row): i for i, row in enumerate(sample)}
     learned_scores = queries @ vectors.T
     encoded_scores = queries @ encodings.T
 
-    # A score becomes -inf once its group has been read, so that the next groups leave it out.
-    # Encodings of documents that answer the query are in no group.
+    # Group 1. Its scores are then overwritten by -inf, so that no other group counts these
+    # documents. The encodings of documents that answer the query are overwritten as well.
     answers = np.empty(len(queries))
     for query, rows in enumerate(relevant):
         answer_rows = list(rows)
@@ -305,9 +322,12 @@ def _best_scores(
         positions = [position_in_sample[row] for row in rows if row in position_in_sample]
         encoded_scores[query, positions] = -np.inf
 
+    # Group 3. Its scores are then overwritten as well, which leaves those of group 2.
     in_sample = learned_scores[:, sample].max(axis=1, initial=-np.inf)
     learned_scores[:, sample] = -np.inf
     outside_sample = learned_scores.max(axis=1)
+
+    # Group 4.
     encoded = encoded_scores.max(axis=1, initial=-np.inf)
     return np.stack([answers, outside_sample, in_sample, encoded])
 
@@ -315,12 +335,15 @@ def _best_scores(
 def measure_encoding_scale(
     trainer: DocumentTrainer, encodings: np.ndarray | None, seed: int, progress: Progress
 ) -> float | None:
-    """Measure `largest_safe_scale` of a finished trainer's vectors, on the dev queries.
+    """Measure the scale for encodings of added documents after training, on the dev queries.
+
+    A random sample of the trained documents plays the part of added documents; see
+    `largest_safe_scale`.
 
     Args:
         trainer: A trainer whose method `fit` has run.
-        encodings: The vectors of all documents by the trainer's encoder, (n, H). None: the sample
-            is encoded.
+        encodings: The encodings of all documents by the trainer's encoder, (n, H). None: the
+            documents of the sample are encoded.
         seed: Seed of the sample.
         progress: Called while the sample is encoded.
 

@@ -2,16 +2,21 @@
 
 A fused retriever combines several retrievers, its components. The candidates of a query are the
 union of the components' best documents. Every component then scores every candidate exactly. So the
-score of a document depends neither on k nor on a filter. With weights w_c of components c
+score of a document depends neither on k, the number of documents to find, nor on a filter. The
+fused score of document d for query q is
 
-    s(q, d) = sum_c w_c * f_c(s_c(q, d)).
+    s(q, d) = sum_c w_c * f_c(s_c(q, d))
 
-A term of this sum is the component's share. The normalisation f_c depends on the component:
+    s_c  score of component c
+    f_c  normalisation of its scores, so that all components have similar ranges
+    w_c  weight of component c
+
+A term of this sum is the component's share of the score. The normalisation of a score s depends on
+the component:
 
 - dense: (s - m) / v, where m and v are the mean and the standard deviation of the query's inner
   products with all vectors of the build. Both are computed from the vectors' mean and covariance.
-- components that match words (BM25, lexical): s / max_d s(q, d). The divisor is the score of the
-  query's best document.
+- components that match words (BM25, lexical): s divided by the score of the query's best document.
 - headline: as dense, over one vector per document.
 - late interaction: 10 * s. It re-scores the documents of a dense component whose index stores token
   signs. It has its own weight, named NAME.late after the component, and proposes no candidates.
@@ -26,11 +31,12 @@ than any document of the build. So two rules limit the shares of a query:
   isolated. An example are the only documents with a rare identifier. The shares of the other
   components are then scaled down until they cannot close the gap.
 
-With `feedback` c > 0, candidates are scored twice (pseudo-relevance feedback, Rocchio, 1971). The
-second scoring uses q + c * (v_1 + v_2 + v_3) / 3 as the query of a dense component. The v_i are the
-vectors of the three best documents of the first scoring. These three are chosen without a filter,
-so that a score depends on the query and the collection only. No candidates are added for the moved
-query. They changed nDCG@10 of 1,000 dev queries of tldr by less than .0001.
+If the setting `feedback` is above 0, candidates are scored twice (pseudo-relevance feedback,
+Rocchio, 1971). With b for this setting, the second scoring uses q + b * (v_1 + v_2 + v_3) / 3 as
+the query vector of a dense component. The v_i are the vectors of the three best documents of the
+first scoring. These three are chosen without a filter, so that a score depends on the query and the
+collection only. The moved query is not searched for further candidates: they changed nDCG@10 of
+1,000 dev queries of tldr by less than .0001.
 """
 
 from __future__ import annotations
@@ -96,13 +102,14 @@ MAX_ISOLATED_DOCUMENTS = 3
 """Largest number of documents whose word scores may isolate them from all others."""
 
 MIN_ISOLATION_GAP = 0.2
-"""Smallest gap in word scores behind isolated documents.
+"""Smallest gap between the word scores of isolated documents and of all other documents.
 
-It is a share of the total weight of the components that match words.
+It is a share of the total weight of the components that match words, which is the largest possible
+word score.
 """
 
 CLOSABLE_GAP_SHARE = 0.9
-"""Largest share of the gap behind isolated documents that the other components may close."""
+"""Largest part of the gap behind isolated documents that the other components may close."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,8 +122,8 @@ class ScoreNormalizer:
     Attributes:
         mean: Mean vector of the build, shape (H,), float64.
         covariance: Covariance matrix of the build's vectors, shape (H, H), float64.
-        score_limit: Largest standardised score that a query's best document may have. Greater
-            scores are scaled down.
+        score_limit: Largest standardised score that a query's best document may have. If it has a
+            larger one, all scores of the query are scaled down.
     """
 
     mean: np.ndarray
@@ -140,7 +147,10 @@ class ScoreNormalizer:
 
         Args:
             query: Query vector, shape (H,).
-            scores: Inner products with documents, shape (n,).
+            scores: Inner products of the query with n documents, shape (n,).
+
+        Returns:
+            Standardised scores, shape (n,), float64.
         """
         wide_query = query.astype(np.float64)
         mean = float(self.mean @ wide_query)
@@ -156,10 +166,10 @@ class Fusion:
         weights: Weight of each component. The weight of a component's late interaction has the key
             NAME.late.
         normalizers: Normalizer of each dense component.
-        depth: Number of each component's best documents that become candidates. A search for more
-            than `depth` documents uses k instead.
-        feedback: Factor c of the mean of the best documents, which is added to a dense query before
-            the second scoring. 0: candidates are scored once.
+        depth: Number of each component's best documents that become candidates. A search for k
+            documents, with k larger than this, takes the best k of each component instead.
+        feedback: Factor of the mean vector of the best documents. The product is added to a dense
+            query before the second scoring; see the module. 0: candidates are scored once.
     """
 
     weights: Mapping[str, float]
@@ -241,20 +251,22 @@ class Fusion:
 class FusedQueries:
     """Queries, encoded for each component, with the candidates of a search without a filter.
 
-    The mappings have a component's name as key. NAME.late is the key of its late interaction.
+    The keys of the mappings are the names of components. The late interaction of a component has
+    the key NAME.late.
 
     Attributes:
-        encoded: The encoded queries with which a component finds candidates; token signs for
-            NAME.late.
-        scoring: The encoded queries with which a component scores candidates. Feedback has moved
-            the queries of dense components.
+        encoded: The encoded queries with which a component finds candidates. For NAME.late, these
+            are token signs.
+        scoring: The encoded queries with which a component scores candidates. They differ from
+            `encoded` only if feedback moved the queries of dense components.
         max_scores: For each component that matches words, the score of each query's best document,
             or 1 if no document matches.
-        scores: Each query's scores of its candidates, shape (n,), also for NAME.late.
-        dense_factors: For each dense component, a factor of each query's normalised scores. It
-            limits the best score to the component's `score_limit`.
+        scores: For each component and NAME.late, each query's scores of its n candidates, shape
+            (n,), before normalisation.
+        dense_factors: For each dense component and each query, a factor of the normalised scores.
+            It limits the best score to the component's `score_limit`.
         isolation_factors: For each query, a factor of the shares of all components that do not
-            match words. It keeps isolated documents first.
+            match words. It keeps isolated documents first; see `isolation_factor`.
         candidates: Document ids of each query's candidates, ascending.
     """
 
@@ -320,7 +332,7 @@ class FusedSearch(Retriever[FusedQueries]):
 
     @property
     def dense(self) -> DenseRetriever | None:
-        """The dense retriever of the first component that has one, for parts that need vectors."""
+        """The dense retriever of the first component that has one; None without one."""
         for component in self.components.values():
             if component.dense is not None:
                 return component.dense
@@ -328,14 +340,20 @@ class FusedSearch(Retriever[FusedQueries]):
 
     @property
     def keyword_index(self) -> Any | None:
-        """The BM25 index of the first component that has one, in which words are looked up."""
+        """The BM25 index of the first component that has one, in which words are looked up.
+
+        None if no component has one.
+        """
         for component in self.components.values():
             if component.keyword_index is not None:
                 return component.keyword_index
         return None
 
     def without_known_words(self) -> FusedSearch:
-        """Return the same fusion without known queries; this one if no component counts any."""
+        """Return the same fusion without the words of known queries.
+
+        If no component counts these words, this fusion itself is returned.
+        """
         plain_components = {}
         counts_known_queries = False
         for name, component in self.components.items():
@@ -354,10 +372,10 @@ class FusedSearch(Retriever[FusedQueries]):
         return self._score_queries(self._encode_components(texts, encode))
 
     def weigh_again(self, queries: FusedQueries) -> FusedQueries:
-        """Return queries that another fusion of the same components has encoded and scored.
+        """Return queries for this fusion, from queries that another fusion encoded and scored.
 
-        Only the factors that depend on the weights are computed again. So two fusions are compared
-        in little more time than one takes.
+        The two fusions have the same components and other weights. Only the factors that depend on
+        the weights are computed again. So comparing two fusions takes little more time than one.
 
         Args:
             queries: Queries of a fusion with at least the components and late interactions of this
@@ -385,7 +403,7 @@ class FusedSearch(Retriever[FusedQueries]):
         """Encode queries that people type; see `encode_queries`.
 
         Typed queries may contain phrases, excluded words and an unfinished last word. Components
-        that search words treat them accordingly, and others read the text only.
+        that match words apply this syntax. The other components encode the text alone.
         """
         texts = [query.text for query in queries]
 
@@ -395,10 +413,7 @@ class FusedSearch(Retriever[FusedQueries]):
         return self._score_queries(self._encode_components(texts, encode))
 
     def added_terms(self, queries: FusedQueries) -> frozenset[str]:
-        """Return the terms that replaced mistyped or unfinished words in any component.
-
-        A component is one of the fused retrievers.
-        """
+        """Return the terms that replaced mistyped or unfinished words in any component."""
         terms: frozenset[str] = frozenset()
         for name, component in self.components.items():
             terms |= component.added_terms(queries.encoded[name])
@@ -453,9 +468,9 @@ class FusedSearch(Retriever[FusedQueries]):
     ) -> dict[str, Any]:
         """Encode queries for each component, and their token signs for late interaction.
 
-        A component is one of the fused retrievers. Token signs are one bit per dimension of each
-        token's vector. One run of an encoder makes both the query vectors and the token signs. A
-        headline component reuses the query vectors of another component with the same encoder.
+        Token signs are one bit per dimension of each token's vector. One run of an encoder makes
+        both the query vectors and the token signs. A headline component uses the query vectors of
+        another component with the same encoder, if there is one.
 
         Args:
             texts: Texts of the queries, for components with late interaction.
@@ -465,7 +480,8 @@ class FusedSearch(Retriever[FusedQueries]):
             Encoded queries by component name. Token signs have the key NAME.late.
         """
         encoded = {}
-        # Components may share an encoder, so query vectors are kept by encoder and used again.
+        # A headline component may have the same encoder as another component. So the query vectors
+        # are kept by encoder, and used again.
         vectors_of: dict[Any, Any] = {}
         for name, component in self._passage_components().items():
             if name in self.late_components:
@@ -486,10 +502,15 @@ class FusedSearch(Retriever[FusedQueries]):
         return encoded
 
     def _score_dense_components(self, queries: FusedQueries, i: int) -> None:
-        """Append the scores of query i's candidates by the dense components to `queries.scores`.
+        """Score the candidates of query i by the dense components and by late interaction.
 
-        The candidates are scored by late interaction first. Then feedback, which uses these scores,
-        moves the dense vectors of the query. The moved vectors score the candidates.
+        The candidates are scored by late interaction first. If the fusion uses feedback, the dense
+        vectors of the query are then moved, which needs these scores. Last, the candidates are
+        scored by the dense vectors.
+
+        Args:
+            queries: The encoded queries. The scores are appended to `queries.scores`.
+            i: Position of the query in `queries`.
         """
         candidates = queries.candidates[i]
         vectors = {
@@ -511,19 +532,19 @@ class FusedSearch(Retriever[FusedQueries]):
     ) -> None:
         """Compute the dense factors and the isolation factor of query i; see `FusedQueries`.
 
-        They limit shares that are far larger than any in the build, which documents of another
-        domain may have. They are computed from the candidates of a search without a filter, so that
-        a filter changes no score.
+        Documents of another domain than the build may have far larger shares than any document of
+        the build. The factors limit these shares. They are computed from the candidates of a search
+        without a filter, so that a filter changes no score.
 
         Args:
             queries: The encoded queries, whose factors are set.
-            i: Number of the query.
+            i: Position of the query in `queries`.
             scores: Scores of the query's candidates by component, before normalisation.
         """
         if not queries.candidates[i]:
             return
-        # The factors of the first scoring, before feedback moved the query, must not influence this
-        # normalisation. So they are reset to 1.
+        # With feedback, this method runs before and after the query is moved. The factors of the
+        # first run must not influence this normalisation, so they are reset to 1.
         for factors in queries.dense_factors.values():
             factors[i] = 1.0
         normalized = self._normalize(queries, i, scores)
@@ -539,7 +560,7 @@ class FusedSearch(Retriever[FusedQueries]):
         """Return the factor of all shares except those by words; see `isolation_factor`.
 
         Args:
-            normalized: Normalised scores (n,) of a query's candidates by component.
+            normalized: For each component, the normalised scores (n,) of a query's candidates.
         """
         candidate_count = len(next(iter(normalized.values())))
         # Sums of the shares of each candidate, and of the weights of components that match words.
@@ -558,14 +579,14 @@ class FusedSearch(Retriever[FusedQueries]):
     def _apply_feedback(
         self, queries: FusedQueries, i: int, vectors: Mapping[str, CandidateVectors]
     ) -> None:
-        """Move the dense vectors of query i towards the candidates that score best without it.
+        """Move the dense vectors of query i towards its best candidates; see the module.
 
-        Each vector moves towards the mean vector of the `FEEDBACK_DOCUMENTS` best candidates. This
-        is pseudo-relevance feedback; see the module.
+        The best `FEEDBACK_DOCUMENTS` candidates are chosen with the vectors as they were encoded.
+        Their mean vector, times the fusion's `feedback`, is added to the vector of the query.
 
         Args:
             queries: The encoded queries, whose `scoring` vectors are moved.
-            i: Number of the query.
+            i: Position of the query in `queries`.
             vectors: Vectors of the candidates, by dense component.
         """
         scores = {name: values[i] for name, values in queries.scores.items() if name not in vectors}
@@ -605,14 +626,17 @@ class FusedSearch(Retriever[FusedQueries]):
     def candidates(
         self, queries: FusedQueries, k: int, allowed: Collection[str] | None = None
     ) -> Sequence[list[str]]:
-        """Return for each query the union of the components' best documents, ascending.
+        """Return for each query the union of the components' best documents.
 
         Args:
             queries: Encoded queries.
             k: Number of documents that are wanted per query.
             allowed: Ids of the documents to search. None searches all.
+
+        Returns:
+            For each query, document ids, ascending.
         """
-        # The candidates of such a search were found when the queries were encoded.
+        # Without a filter, the candidates were found when the queries were encoded.
         if allowed is None and k <= self.fusion.depth:
             return queries.candidates
         depth = max(k, self.fusion.depth)
@@ -660,11 +684,11 @@ class FusedSearch(Retriever[FusedQueries]):
 
         Args:
             queries: Encoded queries.
-            candidates: Document ids per query. If this is `queries.candidates`, the scores that
-                the encoding computed are used.
+            candidates: Document ids per query. If this is the list `queries.candidates` itself, the
+                stored scores are used.
 
         Yields:
-            Per component, and under NAME.late, scores of shape (n,), float64.
+            For each component and NAME.late, the scores (n,) of a query's n candidates, float64.
         """
         for i, scores in enumerate(self._raw_scores(queries, candidates)):
             yield self._normalize(queries, i, scores)
@@ -708,15 +732,18 @@ class FusedSearch(Retriever[FusedQueries]):
     def _normalize(
         self, queries: FusedQueries, i: int, scores: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """Normalise each component's scores (n,) of candidates of query i, in float64.
+        """Normalise each component's scores of n candidates of query i, in float64.
 
-        Scores of different components have different ranges, and are added only after this. The
-        module states the formula of each kind of component.
+        Scores of different components have different ranges, so they are normalised before they are
+        added. The module states the formula of each kind of component.
 
         Args:
             queries: Encoded queries.
-            i: Number of the query.
-            scores: Scores (n,) of the candidates by component.
+            i: Position of the query in `queries`.
+            scores: For each component and NAME.late, the scores (n,) of the candidates.
+
+        Returns:
+            The normalised scores (n,), with the same keys.
         """
         normalized = {}
         for name in self.fusion.weights:
@@ -734,12 +761,16 @@ class FusedSearch(Retriever[FusedQueries]):
     def _shares(
         self, queries: FusedQueries, i: int, scores: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """Return the share (n,) of each component in the scores of candidates of query i.
+        """Return the share of each component in the fused scores of n candidates of query i.
 
         Args:
             queries: Encoded queries.
-            i: Number of the query.
-            scores: Scores (n,) of the candidates by component, before normalisation.
+            i: Position of the query in `queries`.
+            scores: For each component and NAME.late, the scores (n,) of the candidates before
+                normalisation.
+
+        Returns:
+            The shares (n,), with the same keys. Their sum is the fused score.
         """
         shares = {}
         for name, values in self._normalize(queries, i, scores).items():
@@ -750,11 +781,11 @@ class FusedSearch(Retriever[FusedQueries]):
         return shares
 
     def best_passage_encoded(self, query: FusedQueries, document_id: str) -> int:
-        """Return the document's best passage for the component with the largest weight.
+        """Return the document's best passage, as the component with the largest weight ranks it.
 
-        A component that matches words does not count if the document has no word of the query: it
-        scores all passages 0. Headline components are left out, because they index documents and
-        not passages.
+        A component that matches words is passed over if the document has no word of the query,
+        because it scores all passages 0. Headline components are left out, because they index whole
+        documents.
         """
         components = self._passage_components()
         by_weight = sorted(components, key=self.fusion.weights.__getitem__, reverse=True)
@@ -772,7 +803,7 @@ class FusedSearch(Retriever[FusedQueries]):
         return bool(scores[0] > 0)
 
     def _passage_components(self) -> dict[str, Retriever]:
-        """Return the components that index passages, by name: all but those of headlines."""
+        """Return the components that index passages, by name: all except headline components."""
         return {
             name: component
             for name, component in self.components.items()
@@ -780,17 +811,23 @@ class FusedSearch(Retriever[FusedQueries]):
         }
 
     def explain(self, text: str, document_id: str) -> list[TokenMatch]:
-        """Return the share of each component in a document's score, the largest first.
+        """Return the share of each component in a document's fused score, the largest first.
 
-        The shares sum to the score.
+        The sum of the shares is the score.
         """
         return self.explain_all(text, self.encode_queries([text]), [document_id])[0]
 
     def explain_all(
         self, text: str, query: FusedQueries, document_ids: Sequence[str]
     ) -> list[list[TokenMatch]]:
-        """Return for each document what every component adds to its score; see `explain`."""
-        # For each component, what it adds to the score of each document.
+        """Return for each document the share of each component in its score; see `explain`.
+
+        Args:
+            text: Text of the query.
+            query: The same query, encoded.
+            document_ids: Ids of the documents.
+        """
+        # For each component, its share in the score of each document.
         (component_shares,) = self._candidate_shares(query, [document_ids])
         explanations = []
         for i, document_id in enumerate(document_ids):
@@ -832,27 +869,39 @@ def _union_of_documents(rankings: Iterable[Sequence[Ranking]]) -> list[list[str]
 
 
 def isolation_factor(word_shares: np.ndarray, other_shares: np.ndarray, min_gap: float) -> float:
-    """Return the factor of the other components' shares that keeps isolated documents first.
+    """Return a factor for the shares of components that do not match words.
 
-    A share is a component's part of a document's score. Isolated documents match the words of the
-    query far better than all others, for example because only they have a rare identifier. Their
-    lead must not be lost to the shares of the other components.
+    The score of a candidate is the sum of its word share, from the components that match words, and
+    its other share. A few candidates may match the words of the query far better than all others,
+    for example because only they have a rare identifier. They are called isolated, and should come
+    first. So if the other shares would put another candidate before them, they are multiplied with
+    a factor below 1.
 
-    Sort the candidates by descending share of the components that match words. If a gap of at least
-    `min_gap` follows one of the first `MAX_ISOLATED_DOCUMENTS` candidates, all candidates before
-    the first such gap are isolated.
+    Isolated candidates are found by a gap. The candidates are sorted by descending word share. The
+    gap behind a candidate is the difference between its word share and the next one. The first gap
+    of at least `min_gap` ends the isolated candidates. It must lie behind one of the first
+    `MAX_ISOLATED_DOCUMENTS` candidates, or no candidate is isolated.
+
+    The factor is chosen so that the other shares close at most `CLOSABLE_GAP_SHARE` (0.9) of this
+    gap, for any isolated candidate and any other candidate.
 
     Args:
-        word_shares: Sum of the shares of components that match words, per candidate, shape (n,).
-        other_shares: Sum of the shares of all other components, per candidate, shape (n,).
-        min_gap: Smallest gap that isolates documents. 0: no document is isolated.
+        word_shares: Word share of each candidate, shape (n,).
+        other_shares: Other share of each candidate, shape (n,).
+        min_gap: Smallest gap that isolates candidates. 0: no candidate is isolated.
 
     Returns:
-        A factor in (0, 1]. It is 1 if no document is isolated, or if the other components cannot
-        close the gap.
+        A factor in (0, 1]. It is 1 if no candidate is isolated, or if the other shares close no
+        more than the allowed part of the gap.
+
+    The first candidate is isolated by a gap of 5 - 0. The other shares favour the second candidate
+    by 9 - 0, and may do so by 0.9 * 5 = 4.5 at most. So they are halved:
 
     >>> isolation_factor(np.array([5.0, 0.0, 0.0]), np.array([0.0, 9.0, 1.0]), min_gap=1.5)
     0.5
+
+    Here all gaps are below 1.5, so no candidate is isolated:
+
     >>> isolation_factor(np.array([5.0, 4.0, 3.0]), np.array([0.0, 9.0, 1.0]), min_gap=1.5)
     1.0
     """
@@ -869,8 +918,8 @@ def isolation_factor(word_shares: np.ndarray, other_shares: np.ndarray, min_gap:
     first_large_gap = int(large_gaps[0])
     isolated_count = first_large_gap + 1
 
-    # The other components may prefer a document that is not isolated. The deficit is how far they
-    # place the worst isolated document behind it.
+    # The deficit is the largest lead that the other shares give to a candidate that is not isolated
+    # over an isolated candidate.
     ordered_shares = other_shares[order]
     worst_isolated = ordered_shares[:isolated_count].min()
     best_other = ordered_shares[isolated_count:].max()
@@ -880,7 +929,7 @@ def isolation_factor(word_shares: np.ndarray, other_shares: np.ndarray, min_gap:
 
 
 def _top_score(ranking: Ranking) -> float:
-    """Return the score of the best document, or 1 if no document has a score above 0."""
+    """Return the score of a ranking's best document, or 1 if no document scores above 0."""
     if ranking and ranking[0][1] > 0:
         return ranking[0][1]
     return 1.0
@@ -889,7 +938,7 @@ def _top_score(ranking: Ranking) -> float:
 class FusedRetriever(FusedSearch, IndexedRetriever[FusedQueries]):
     """A `FusedSearch` over a folder with one index per component.
 
-    It indexes, reopens and merges such folders, for the segments of a live collection.
+    The folder is a segment of a live collection. The methods write, reopen and merge such folders.
     """
 
     components: dict[str, Any]
@@ -917,7 +966,7 @@ class FusedRetriever(FusedSearch, IndexedRetriever[FusedQueries]):
             component.keep_encodings(stored_fusion.components[name], former, new, solved)
 
     def write_segment(self, folder: Path, new: NewPassages) -> None:
-        """Index new passages in a folder, with a subfolder for each fused retriever."""
+        """Index new passages in a folder, with a subfolder for each component."""
         for name, component in self.components.items():
             component.write_segment(folder / name, new)
         document_count = len(set(new.document_ids))
@@ -933,7 +982,7 @@ class FusedRetriever(FusedSearch, IndexedRetriever[FusedQueries]):
 
     @classmethod
     def merge(cls, sources: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
-        """Merge the indexes of each fused retriever, without encoding anything.
+        """Merge the indexes of each component, without encoding anything.
 
         Args:
             sources: Fusions, each with the ids of the documents to take from it.
@@ -950,9 +999,9 @@ class FusedRetriever(FusedSearch, IndexedRetriever[FusedQueries]):
 
     @classmethod
     def join_segments(cls, segments: Sequence[RetrieverSegment]) -> Retriever:
-        """Return one fusion that searches several segments, which are indexes of some documents.
+        """Return one fusion that searches several segments, each of which indexes some documents.
 
-        Each fused retriever searches all segments together. The results are fused afterwards.
+        Each component searches all segments together. The results are fused afterwards.
         """
         first_retriever: Any = segments[0].retriever
         components = {}
@@ -990,10 +1039,10 @@ class FusedRetriever(FusedSearch, IndexedRetriever[FusedQueries]):
 
 
 def leave_one_out(names: Sequence[str]) -> dict[str, list[str]]:
-    """Return, for each name, the other names of a fusion, to measure what each one contributes.
+    """Return for each name the names that remain without it, to measure what it contributes.
 
-    If a component is left out, its late interaction is left out as well. Subsets of a single name
-    are not fusions and are not returned.
+    If a component is left out, its late interaction is left out as well. A single remaining name is
+    no fusion, so it is not returned.
 
     Args:
         names: Keys of the fusion's weights.
@@ -1012,10 +1061,10 @@ def leave_one_out(names: Sequence[str]) -> dict[str, list[str]]:
 def build_folders(
     components: Mapping[str, tuple[Path, Path]], fusion: Fusion, encoder: Path, index: Path
 ) -> None:
-    """Build a fused retriever in two new folders, which receive copies of the components' folders.
+    """Build a fused retriever in two new folders, from copies of the components' folders.
 
     Args:
-        components: Per component the folders of its encoder and its index.
+        components: For each component, the folder of its encoder and the folder of its index.
         fusion: Parameters of the fusion.
         encoder: New folder for the encoders and the parameters.
         index: New folder for the indexes.

@@ -1,6 +1,8 @@
-"""Choose the weight of the words of known queries in a word search, on judged dev queries.
+"""Choose how the words of known queries count in a word search (BM25), on judged dev queries.
 
 A known query is one that a document is known to answer. Its words are indexed with the document.
+Two things are chosen: the weight of such a word, compared with a word of the text, and whether it
+counts towards the length of the document.
 """
 
 from __future__ import annotations
@@ -27,17 +29,17 @@ from model_code.text.known_queries import KnownQueryLimits
 
 WEIGHTS = (0.0, 0.25, 0.5, 1.0)
 
-# The weight of the words, and whether they count towards the length of a document in BM25, if the
-# choice cannot be measured. Often only a few documents have known queries then. This choice harms
-# the other documents least (`experiments/asked`).
+# The choice if it cannot be measured, often because only few documents have known queries. It is
+# the one that harms the documents without known queries least (`experiments/asked`).
 DEFAULT_WEIGHT = 0.25
 DEFAULT_IN_LENGTH = True
 
-# Largest allowed loss of the mean metric on those dev queries that ask for documents without known
-# queries.
+# Largest allowed loss of the mean metric, compared with weight 0, on the dev queries that ask only
+# for documents without known queries.
 MAX_LOSS = 0.01
 
-# Groups of dev queries in a report: a relevant document has known queries, or none has.
+# Groups of dev queries in a report. The first group has the queries with a relevant document that
+# has known queries. The second group has all other queries.
 WITH_KNOWN = "with_known"
 WITHOUT_KNOWN = "without_known"
 
@@ -54,8 +56,9 @@ class KnownWordsChoice:
             nothing was measured.
         variants: The variants that were compared.
         chosen_on_dev: Whether the dev queries decided. Otherwise `words` is the default.
-        groups: The same means by group of dev queries: `WITH_KNOWN` and `WITHOUT_KNOWN`. A group
-            without queries is left out.
+        groups: Mean metric of each variant on a part of the dev queries, in the order of
+            `variants`. The keys are the groups `WITH_KNOWN` and `WITHOUT_KNOWN`. A group without
+            queries is left out.
         group_sizes: Number of dev queries of each group.
     """
 
@@ -124,8 +127,8 @@ def known_word_variants(
     for tried_weight in tried_weights:
         for counts_in_length in tried_lengths:
             variant = KnownWords(tried_weight, counts_in_length, limits)
-            # With weight 0 the words do not count towards the length either. Both variants are the
-            # same then.
+            # With weight 0 the words never count towards the length. So the two variants with this
+            # weight are equal, and one is enough.
             is_repeated = tried_weight == 0 and counts_in_length != tried_lengths[0]
             if variant != default and not is_repeated:
                 variants.append(variant)
@@ -135,27 +138,27 @@ def known_word_variants(
 def choose_known_words(
     evaluation_set: EvaluationSet, variants: Sequence[KnownWords], retriever: Bm25Retriever
 ) -> KnownWordsChoice:
-    """Choose how words of known queries count: by the variant with the best mean dev metric.
+    """Choose the variant with the best mean metric on the judged dev queries.
 
-    The metric is measured on the judged dev queries.
+    No dev query is itself a known query. The choice follows these rules:
 
-    No dev query is itself a known query. About half of the dev queries ask for documents without
-    known queries. A variant is excluded if these queries lose more than `MAX_LOSS` compared with
-    weight 0. If several variants are equally good, the one with the smallest weight is chosen.
-
-    Chance alone makes some variant look best on a small set. So the default is replaced only by a
-    variant whose mean gain is larger than `MIN_GAIN` standard errors. Weights of a fusion move by
-    the same rule. The default is excluded only if its loss is larger than `MAX_LOSS` and
-    than `MIN_GAIN` standard errors.
-
-    If too few dev queries ask for documents with known queries, the gain cannot be measured. The
-    default is then chosen, unless it is excluded.
+    1. With only one variant, or too few judged dev queries, the default variant is chosen.
+    2. Words of known queries may harm documents that have none. Variants that do so are excluded;
+       see `_allowed_variants`.
+    3. If too few dev queries ask for documents with known queries, a gain cannot be measured. The
+       default is then chosen, unless it is excluded.
+    4. Otherwise the best variant that is not excluded is chosen; of equally good ones, one with the
+       smallest weight. On a small set, some variant looks best by chance. So if the default is not
+       excluded, the best variant replaces it only if its gain is clear; see `is_clear_gain`. The
+       weights of a fusion are learned by the same rule.
 
     Args:
         evaluation_set: The judged queries.
-        variants: The variants, the default one first. It is chosen if too few dev queries are
-            judged.
+        variants: The variants, the default one first.
         retriever: BM25 over the corpus with known queries.
+
+    Returns:
+        The chosen variant, and the measured metric of all variants.
     """
     dev = evaluation_set.judgements["dev"]
     has_enough_judgements = dev.source == "qrels" and len(dev.queries) >= MIN_LEARNING_QUERIES
@@ -175,8 +178,8 @@ def choose_known_words(
 
     means = _means(values)
 
-    # Mark the queries whose documents have no known query. Words of known queries only help other
-    # documents, so these queries can only lose.
+    # Mark the dev queries whose relevant documents have no known query, called plain. Words of
+    # known queries help only other documents, so plain queries can only lose.
     plain_ids = set(queries_without_known(sample, retriever))
     is_plain = np.array([query_id in plain_ids for query_id in sample.queries])
     groups: dict[str, Sequence[float]] = {}
@@ -209,14 +212,20 @@ def _means(values: Sequence[np.ndarray]) -> list[float]:
 def _allowed_variants(
     variants: Sequence[KnownWords], values: Sequence[np.ndarray], is_plain: np.ndarray
 ) -> list[int]:
-    """Return the numbers of the variants that do not harm documents without known queries.
+    """Return the positions of the variants that do not harm documents without known queries.
 
-    A variant is compared with the variant of weight 0, in which known queries do not count.
+    Only dev queries for such documents count. A variant is harmful if it lowers their mean metric
+    by more than `MAX_LOSS`, compared with the variant of weight 0, in which known queries do not
+    count. The default variant is harmful only if its loss is also too large to be due to chance.
 
     Args:
         variants: The variants, the default one first.
-        values: Metric of each of q dev queries by variant, (q,) each.
+        values: For each variant, the metric of each of q dev queries, (q,).
         is_plain: Whether a dev query asks for documents without known queries only, (q,).
+
+    Returns:
+        Positions in `variants`, ascending. If no variant has weight 0, or if no query is plain,
+        harm cannot be measured, and all positions are returned.
     """
     numbers = range(len(variants))
     without_words = [number for number in numbers if variants[number].weight == 0]
@@ -228,10 +237,11 @@ def _allowed_variants(
     for number in numbers:
         losses = reference_values - values[number][is_plain]
         is_harmful = losses.mean() > MAX_LOSS
-        # The default is not excluded for a loss that may be due to chance.
         is_default = number == 0
-        if is_default:
-            is_harmful = is_harmful and is_clear_gain(losses)
+        if is_default and is_harmful:
+            # The losses of the default are the gains of weight 0 over the default. Unless these
+            # gains are clear, the loss may be due to chance, and the default stays allowed.
+            is_harmful = is_clear_gain(losses)
         if not is_harmful:
             allowed.append(number)
     return allowed

@@ -13,8 +13,11 @@ Everything else is searched as text, even if it resembles the syntax:
 - a dash within a word, or before a blank, a number, a single letter or another dash;
 - a query that has excluded words only.
 
-A query with a flag such as `-r` or `--force` is a command, and no word of it is excluded. A word
-with a dash is also not excluded if a document contains it with the dash, such as `find -name`.
+People also search for commands, in which a dash begins a flag and excludes nothing. So a word after
+a dash is not excluded in two cases:
+
+- The query contains a typical flag such as `-r` or `--force`. No such word is excluded then.
+- A document contains the word with its dash, such as `find -name`.
 """
 
 from __future__ import annotations
@@ -31,9 +34,10 @@ from model_code.text.words import ASCII_SIGNS, UNSPACED_SCRIPTS, split_search_wo
 # German and Danish books quote »like this«, and Japanese has corner brackets.
 OPEN_QUOTES = '"“”„‟«»＂「『'
 CLOSE_QUOTES = '"“”«»＂」』'
-# A phrase or a word, with optional `-` and `title:` before it, also in full width. It begins after
-# a blank, an invisible character or an opening bracket, or at the start of the query. A dash at the
-# start of a later line is the bullet of a list, and no operator.
+# A part of a query: a phrase or a word, with optional `-` and `title:` before it. The dash and the
+# colon may be the wide characters of East Asian fonts. The part begins after a blank, an invisible
+# character or an opening bracket, or at the start of the query. It does not begin directly after a
+# line break, because a dash at the start of a line is usually the bullet of a list.
 OPERAND = re.compile(
     rf"""(?:(?<=[^\S\n])|(?<=[\ufeff\u200b])|(?<=\s\()|(?<=\A\()|\A)
     (?P<exclude>[-－])?(?P<title>title[:：])?
@@ -41,10 +45,13 @@ OPERAND = re.compile(
       |(?P<word>[^\s{OPEN_QUOTES}]+))""",
     re.IGNORECASE | re.VERBOSE,
 )
-# A word of at least two characters that begins with a letter. In a script without blanks, a single
-# character is a word.
+# A word that a dash before it can exclude: at least two characters, the first one a letter. A
+# single letter is more likely a flag such as `-x`. But in a script without blanks between words,
+# such as Chinese, a single character is a word and can be excluded.
 EXCLUDABLE_WORD = re.compile(rf"[^\W\d_][\w'’-]*\w|[{UNSPACED_SCRIPTS}]")
-# The flag of a command. A single character of a script such as Chinese is a word.
+# The flag of a command: a long flag such as `--force`, a single letter or digit such as `-r`, or a
+# flag with a value such as `-std=`. A single character is a flag only if it is ASCII, because other
+# scripts have words of one character: `-犬` excludes the Chinese word for dog.
 COMMAND_FLAG = re.compile(r"(?<!\S)(?:--\w|-[A-Za-z0-9_](?![\w-])|-[\w-]+=)")
 TRAILING_PUNCTUATION = ".,;:!?)"
 UNSPACED_CHARACTER = re.compile(f"[{UNSPACED_SCRIPTS}]")
@@ -59,12 +66,13 @@ class TextCondition:
 
     Attributes:
         words: A word or a phrase.
-        is_excluded: Whether documents must not contain it.
-        in_title: Whether only the title counts.
+        is_excluded: Whether documents must not contain the words. Otherwise they must.
+        in_title: Whether only the title is searched for the words.
         is_exact: Whether the words must occur in this form and order. Otherwise any form of a word
             counts, such as its plural.
-        literal: An excluded word with its dash, as typed. If a document contains it, the dash is
-            part of a command such as `find -name`. Empty if no single word is excluded.
+        literal: An excluded word with its dash, such as `-name`. If a document contains this text,
+            the dash belongs to a command such as `find -name`, and the word is not excluded. Empty
+            unless a single word is excluded.
     """
 
     words: str
@@ -93,8 +101,8 @@ def parse_query(text: str, flags: Collection[str] = ()) -> ParsedQuery:
 
     Args:
         text: The query as typed.
-        flags: Words with a dash, such as `-name`, that documents contain and that are therefore
-            searched as text.
+        flags: Words with a dash, such as `-name`, that documents contain. They are searched as
+            text, and exclude nothing.
 
     >>> parse_query('bank -"river bank" title:money')
     ... # doctest: +NORMALIZE_WHITESPACE
@@ -134,7 +142,7 @@ def _read_condition(match: re.Match[str], is_command: bool) -> TextCondition | N
 
     Args:
         match: A match of `OPERAND`: a phrase or a word.
-        is_command: Whether the query has a flag such as `-r`, so that a dash excludes no word.
+        is_command: Whether the query has a flag such as `-r`. A dash then excludes no single word.
     """
     is_excluded = match["exclude"] is not None
     in_title = match["title"] is not None
@@ -148,7 +156,7 @@ def _read_condition(match: re.Match[str], is_command: bool) -> TextCondition | N
         if not split_search_words(word):
             return None
         return TextCondition(word, is_excluded, in_title, is_exact=False)
-    # A word with neither `-` nor `title:` is plain text.
+    # Without `title:`, a single word is a condition only if the dash before it excludes it.
     can_be_excluded = not is_command and _is_excludable(word)
     if not is_excluded or not can_be_excluded:
         return None
@@ -161,7 +169,8 @@ def _is_excludable(word: str) -> bool:
     >>> _is_excludable("car"), _is_excludable("犬"), _is_excludable("x"), _is_excludable("2020")
     (True, True, False, False)
     """
-    # Vowel signs of Indic scripts are marks, which a pattern of letters does not match.
+    # The vowel signs of Indic scripts are marks. They are left out, because `\w` does not match
+    # them.
     letters = "".join(character for character in word if not _is_mark(character))
     return EXCLUDABLE_WORD.fullmatch(letters) is not None
 
@@ -195,7 +204,10 @@ class ConditionMatcher:
 
     @property
     def terms(self) -> list[str]:
-        """The terms, such as stems, that every document with these words has in a BM25 index."""
+        """The terms of the words in a BM25 index, such as stems.
+
+        Every document that contains the words has these terms there.
+        """
         return self._analyzer.whole_terms(self.condition.words)
 
     def meets(self, title: str, text: str) -> bool:
@@ -203,7 +215,10 @@ class ConditionMatcher:
         return self.contains(title, text) != self.condition.is_excluded
 
     def contains(self, title: str, text: str) -> bool:
-        """Return whether the title or the text of a document contains the words."""
+        """Return whether the title or the text of a document contains the words.
+
+        Only the title is searched if the condition says so.
+        """
         searched_texts = [title] if self.condition.in_title else [title, text]
         if self._is_phrase:
             return any(self._phrase.search(fold_text(searched)) for searched in searched_texts)
@@ -227,11 +242,13 @@ def fold_text(text: str) -> str:
 def _phrase_pattern(folded_words: Iterable[str]) -> re.Pattern[str]:
     """Return a pattern that finds words in this order in a folded text.
 
-    Between two words of scripts with blanks, some punctuation or white space is required.
+    Between two words of scripts with blanks, white space or punctuation is required. If one of the
+    two words belongs to a script without blanks, such as Chinese, they may also touch.
     """
     pattern = ""
     previous = ""
     for word in folded_words:
+        # Whether the characters on both sides of the gap belong to scripts with blanks.
         both_spaced = _is_spaced(previous[-1:]) and _is_spaced(word[:1])
         if both_spaced and previous:
             pattern += GAP
@@ -250,7 +267,7 @@ def _phrase_pattern(folded_words: Iterable[str]) -> re.Pattern[str]:
 def _is_spaced(character: str) -> bool:
     """Return whether a character is a letter or digit of a script that separates words by blanks.
 
-    An empty string, which stands for the character before or after a phrase, counts as one.
+    An empty string stands for the missing character before the first word. The result is then True.
     """
     if not character:
         return True

@@ -24,22 +24,28 @@ from model_code.training.data import TrainingData
 from model_code.training.negatives import NegativeSampler, make_negative_sampler
 from model_code.training.settings import TrainingSettings
 
-# Number of steps below which a warning is given, because so few hardly change an encoder.
+# A warning is given if training takes fewer steps than this, because they hardly change an encoder.
 MIN_USEFUL_STEPS = 20
-# Marks that no pair of the same document follows.
+# Stands for the next pair of a document if there is none.
 END = -1
 
 Tokenize = Callable[[Sequence[str], int], Features]
-"""A function like `Encoder.tokenize`: from texts and a maximum number of tokens to features."""
+"""A function like `Encoder.tokenize`.
+
+It takes texts and the maximum number of tokens of a text, and returns their padded features.
+"""
 
 
 class PairStream:
     """Batches of exactly `size` training pairs, epoch after epoch, each epoch in another order.
 
-    An epoch consists of whole batches only. The few pairs that are left over differ between epochs.
-    A batch has several pairs of a document only if the remaining pairs of the epoch have too few
-    different documents. With `leaves`, pairs whose passages are in the same leaf node of the
-    hierarchy are put together two by two. Then most pairs of a batch have a sibling in it.
+    A pair consists of a query and a relevant passage. An epoch consists of whole batches only. The
+    few pairs that do not fill a batch are left out, and differ between epochs. A batch has several
+    pairs of the same document only if the remaining pairs of the epoch belong to fewer than `size`
+    documents.
+
+    With `leaves`, two pairs whose passages are in the same leaf node of the hierarchy follow each
+    other. Most pairs then have a pair of the same leaf in their batch.
 
     Args:
         documents: Document number of each pair, (n,).
@@ -83,7 +89,7 @@ class PairStream:
             return np.empty(0, dtype=np.int64)
 
         epoch, index = divmod(number, self.per_epoch)
-        # Batches are usually asked for in order, so those of the present epoch are kept.
+        # Batches are usually requested in order, so the batches of the present epoch are kept.
         if epoch != self._epoch:
             self._epoch = epoch
             self._batches = self._make_epoch(epoch)
@@ -102,15 +108,23 @@ def distinct_batches(order: np.ndarray, documents: np.ndarray, size: int) -> lis
     """Divide pairs into batches of `size` pairs of different documents, in the given order.
 
     A pair waits for the next batch if its document is already in the batch. If the waiting pairs
-    have fewer than `size` different documents, documents repeat in turn. Fewer than `size` pairs at
-    the end are left out.
+    have too few different documents to fill a batch, each document may enter the batch a second
+    time, and so on. If fewer than `size` pairs remain at the end, they are left out.
+
+    Args:
+        order: The pairs in the given order, (n,).
+        documents: Document number of each pair.
+        size: Number of pairs in a batch.
+
+    Returns:
+        The batches, (size,) each.
 
     >>> batches = distinct_batches(np.array([0, 1, 2, 3]), np.array([5, 5, 6, 7]), size=2)
     >>> [batch.tolist() for batch in batches]
     [[0, 2], [1, 3]]
     """
-    # A place is a position in `order`. Only the first waiting pair of each document may enter a
-    # batch, so the heap holds the places of these pairs. A sorted list is a heap.
+    # A place is a position in `order`. Of each document, only the first waiting pair may enter the
+    # batch. `candidates` is a heap of the places of these pairs. A sorted list is a heap.
     first_places, next_places = _link_by_document(documents[order])
     candidates = first_places.tolist()
     next_of = next_places.tolist()
@@ -121,11 +135,13 @@ def distinct_batches(order: np.ndarray, documents: np.ndarray, size: int) -> lis
         entered: list[int] = []
         while len(batch) < size:
             if not candidates:
+                # All documents are in the batch. Their next pairs may enter it as well.
                 candidates = sorted(next_of[place] for place in entered if next_of[place] != END)
                 entered = []
             place = heapq.heappop(candidates)
             batch.append(place)
             entered.append(place)
+        # For the next batch, the documents of the batch take part with their next pairs.
         for place in entered:
             if next_of[place] != END:
                 heapq.heappush(candidates, next_of[place])
@@ -134,14 +150,14 @@ def distinct_batches(order: np.ndarray, documents: np.ndarray, size: int) -> lis
 
 
 def _link_by_document(documents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Link the places of each document.
+    """Link each place to the next place with the same document.
 
     Args:
         documents: Document at each place, (n,).
 
     Returns:
-        The first place of each document, ascending, and for each place the next one with the same
-        document, (n,), `END` if there is none.
+        The first place of each document, ascending, (d,). And for each place the next place with
+        the same document, (n,), or `END` if there is none.
     """
     # All places, grouped by document and ascending for each document.
     places = np.argsort(documents, kind="stable")
@@ -157,12 +173,21 @@ def _link_by_document(documents: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def pair_by_leaf(order: np.ndarray, leaves: np.ndarray) -> np.ndarray:
     """Reorder pairs so that two pairs of the same leaf node follow each other, where possible.
 
-    The couples are ordered by the position of their first pair.
+    Two such pairs form a couple. Couples, and pairs that have no partner, are ordered by the
+    position of their first pair in `order`.
+
+    Args:
+        order: The pairs in their order, (n,).
+        leaves: Leaf node of each pair.
+
+    Returns:
+        The same pairs in the new order, (n,).
 
     >>> pair_by_leaf(np.array([0, 1, 2, 3, 4]), np.array([9, 8, 9, 9, 8])).tolist()
     [0, 2, 1, 4, 3]
     """
-    # One or two pairs of each leaf that belong together, by the position of the first one.
+    # The pairs of each couple, by the position of the first one in `order`. A couple without a
+    # partner has one pair.
     couples: defaultdict[int, list[int]] = defaultdict(list)
     # For each leaf with a pair that has no partner yet: the position of this pair.
     position_of_single: dict[int, int] = {}
@@ -182,7 +207,10 @@ def pair_by_leaf(order: np.ndarray, leaves: np.ndarray) -> np.ndarray:
 
 
 class BatchSchedule:
-    """The pairs of every batch of a training. In each batch, the supervised pairs come first.
+    """The pairs of every batch of a training.
+
+    A supervised pair has a judged query, and an unsupervised pair has a pseudo-query, which was
+    generated. In each batch, the supervised pairs come first.
 
     Args:
         data: The training data.
@@ -220,11 +248,11 @@ class BatchSchedule:
                 pair_leaves = leaves[pairs.passages]
             self._streams.append(PairStream(documents, sizes[kind], [seed, kind], pair_leaves))
 
-        # An epoch is one pass over the pairs with judged queries. Without such pairs, it is one
-        # over those with generated queries.
+        # An epoch is one pass over the supervised pairs. Without supervised pairs, it is one pass
+        # over the unsupervised pairs.
         supervised, unsupervised = self._streams
         main_stream = supervised if supervised.per_epoch else unsupervised
-        # Number of batches of one optimiser step, counted over all processes.
+        # Number of batches of one optimiser step, in all processes together.
         self.per_step = settings.accumulation
         if settings.steps is not None:
             self.steps = settings.steps
@@ -239,7 +267,12 @@ class BatchSchedule:
     ) -> None:
         """Warn if training is very short because there are few supervised pairs.
 
-        No warning is given if training on the pseudo-queries alone would be as short.
+        No warning is given if training on the unsupervised pairs alone would be as short.
+
+        Args:
+            supervised: Number of supervised pairs.
+            unsupervised: Number of unsupervised pairs.
+            settings: Batch size and epochs.
         """
         steps_alone = round(settings.epochs * unsupervised / settings.batch_size / self.per_step)
         if self.steps < min(MIN_USEFUL_STEPS, steps_alone):
@@ -251,7 +284,7 @@ class BatchSchedule:
             )
 
     def __len__(self) -> int:
-        """Return the number of batches of the whole training, over all processes."""
+        """Return the number of batches of the whole training, in all processes together."""
         return self.steps * self.per_step
 
     def __getitem__(self, number: int) -> np.ndarray:
@@ -263,7 +296,10 @@ class BatchSchedule:
 
 
 def _sizes(data: TrainingData, settings: TrainingSettings) -> tuple[int, int]:
-    """Return the numbers of pairs of a batch with judged and with generated queries."""
+    """Return how many supervised and how many unsupervised pairs a batch has.
+
+    If the data has only one kind of pair, it fills the whole batch.
+    """
     if not len(data.unsupervised):
         return settings.batch_size, 0
     if not len(data.supervised):
@@ -277,14 +313,14 @@ class TrainingBatch(NamedTuple):
     Attributes:
         queries: The B queries, tokenised.
         documents: The relevant passage of each pair, then the E extra negatives, tokenised.
-        relevant: Whether document j is relevant to query i, (B, B) bool.
+        relevant: Whether the document of pair j is relevant to query i, (B, B) bool.
         allowed: Whether extra passage e is a negative of query i, (B, E) bool.
-        unsupervised: Whether the pair comes from a pseudo-query, (B,) bool.
-        paths: The node above each pair's passage at each of M levels, (B, M) int64. None without a
-            hierarchy loss.
-        excluded: For each level t, the nodes above passages that answer a query, (B, K_t) bool.
-            They are no negatives of the query. A level's entry is None if no query has several
-            relevant passages. None without a hierarchy loss.
+        unsupervised: Whether the query of the pair is a pseudo-query, (B,) bool.
+        paths: The node of the hierarchy above each pair's passage, at each of M levels, (B, M)
+            int64. None without a hierarchy loss.
+        excluded: For each level t with K_t nodes, whether a node is above a passage that answers
+            query i, (B, K_t) bool. Such a node is no negative of the query. All entries are None if
+            each query has one relevant passage. The whole list is None without a hierarchy loss.
     """
 
     queries: LengthBuckets
@@ -338,7 +374,7 @@ class Collator:
 
         Args:
             number: Number of the batch in the training, which seeds the draw of negatives.
-            pairs: Numbers of the pairs of the batch, (B,).
+            pairs: Pairs of the batch, numbered as in `TrainingData.pairs`, (B,).
         """
         all_pairs = self.data.pairs
         passages = self.data.passages
@@ -349,7 +385,8 @@ class Collator:
         relevant = [all_pairs.relevant[pair] for pair in pairs]
         relevant_passages = [passages.of_all(documents) for documents in relevant]
 
-        # Draw extra negatives for each pair. `extra` has the different ones of the whole batch.
+        # Draw extra negatives for each pair. `extra` has the E different passages that were drawn
+        # for any pair of the batch.
         rng = np.random.default_rng([self.seed, number])
         drawn = self.negatives.draw(pairs, relevant_passages, rng)
         extra = sorted(set(itertools.chain.from_iterable(drawn)))
@@ -383,7 +420,7 @@ class Collator:
         Otherwise it is a negative only of the queries that it was drawn for.
 
         Args:
-            pairs: Numbers of the batch's pairs, (B,).
+            pairs: Pairs of the batch, (B,).
             drawn: For each pair, the extra passages that were drawn for it.
             extra: The E different extra passages.
             relevant: For each pair, the passages that answer its query.
@@ -400,7 +437,7 @@ class Collator:
     def hierarchy_targets(
         self, positives: np.ndarray, relevant: Sequence[np.ndarray]
     ) -> dict[str, Any]:
-        """Return `paths` and `excluded` of a batch, see `TrainingBatch`.
+        """Return the attributes `paths` and `excluded` of a `TrainingBatch`.
 
         Args:
             positives: Number of each pair's passage, (B,).
@@ -445,20 +482,21 @@ def membership_mask(
 def nodes_above(
     paths: np.ndarray, nodes: Sequence[int], relevant: Sequence[np.ndarray]
 ) -> list[Tensor | None]:
-    """Mark the nodes above any passage that answers a query.
+    """Mark, for each query, the nodes of the hierarchy above any passage that answers it.
 
-    The node above the pair's passage is marked as well. The hierarchy loss still uses it as the
-    positive node.
+    The node above the passage of the query's own pair is marked as well. The hierarchy loss still
+    uses it as the positive node.
 
     Args:
-        paths: Ancestors of every passage, (N, M).
-        nodes: Number of nodes of each level.
-        relevant: The passages that answer each of B queries.
+        paths: The node above every passage at each of M levels, (N, M).
+        nodes: Number K_t of nodes of each level t.
+        relevant: For each of B queries, the passages that answer it.
 
     Returns:
-        Per level (B, K_t) bool, or None if no query has several relevant passages.
+        A mask (B, K_t) bool for each level. Only None for each level if each query has one relevant
+        passage.
     """
-    # List the relevant passages of all queries, with the row of each one's query.
+    # List the relevant passages of all queries one after the other, and the query of each of them.
     counts = [len(passages) for passages in relevant]
     rows = np.repeat(np.arange(len(relevant)), counts)
     has_one_passage_per_query = len(rows) == len(relevant)
