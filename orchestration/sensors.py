@@ -309,8 +309,8 @@ def _record_run_end(
 
     run = context.dagster_run
     outcome = context.dagster_event.message or default_outcome
-    # The partition of a task's run is the run key of the task. Runs of no task have no such
-    # partition.
+    # The run of a task has the run key of the task as its partition. Other runs have no partition,
+    # or one that is no run key. `record_run_end` ignores those.
     run_key = run.tags.get(PARTITION_TAG, "")
     record_run_end(project, run_key, run.run_id, outcome, canceled)
 

@@ -1,7 +1,8 @@
 """The drift measures for a reader: their names, the question of each, and how often it is tested.
 
-`measures.MEASURES` holds the statistics. This table is a module of its own, because the settings
-count its tests and are read by every command: it imports no library.
+The statistics are in `measures.MEASURES`. The descriptions have a module of their own, which
+imports no library. The reason is speed: every command reads the settings, and the settings of drift
+need the number of tests in this table.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
 """Contrastive losses of documents that are represented by several layers (MLR, section 3).
 
-A document has m vectors, one per layer. A query has one vector, from the last layer. With
-S(q, r) = q.r / temperature, the score of a document is that of its best layer (equation 2):
+A document d has m vectors d_l, one per layer. A query q has one vector, from the last layer. The
+score of one layer is S(q, d_l) = q.d_l / temperature. The score of a document is the score of its
+best layer (equation 2):
 
     f(q, d) = max_l S(q, d_l)
 
-MLR contrasts queries with documents only. Both losses here add the other direction, in which
-queries compete for a document. It uses the last layer, because single-vector search does.
-With m = 1 both losses equal `model_code.losses.contrastive.contrastive_losses`.
+In the losses of MLR, documents compete for a query. Both losses here add the other direction, in
+which queries compete for a document. This direction uses only the last layer of the document, like
+a search with one vector per document. With m = 1 both losses equal
+`model_code.losses.contrastive.contrastive_losses`.
 
 Vectors have unit norm here, unlike in the paper. Each layer has to be normalised by its own norm,
 or the layer with the largest norm would win every comparison; and the softmaxes need a temperature.
@@ -52,7 +54,15 @@ def multi_vector_losses(
 ) -> Tensor:
     """Return the loss that trains for search in all m vectors (MLR, equation 3).
 
-    With S and f as in the module's docstring and L the last layer, the loss of pair i is
+    Pair i of the batch has the query q_i and the document d_i. The symbols are
+
+        d_iL     vector of the last layer of d_i
+        n_e      extra document e, a negative of q_i
+        S(q, r)  score of a query and one layer: q.r / temperature
+        f(q, d)  score of a query and the best layer of a document: max_l S(q, d_l)
+
+    The loss of pair i is the sum of two terms. In the first, d_i competes with other documents for
+    q_i. In the second, q_i competes with other queries for d_i:
 
         - log[ e^f(q_i, d_i) / ( sum_j e^f(q_i, d_j) + sum_e e^f(q_i, n_e) ) ]
         - log[ e^S(q_i, d_iL) / sum_j e^S(q_j, d_iL) ]
@@ -88,15 +98,29 @@ def self_contrastive_losses(
 ) -> Tensor:
     """Return the loss that trains for search by the last layer alone (MLR, equation 7).
 
-    The positive document has to win by its last layer against every layer of the other documents
-    (equation 5) and against its own other layers (equation 6). The third term contrasts a document
-    with the queries of the batch. S(q, d) is a score q.d / temperature, f(q, d) the score of the
-    best layer, and L the last layer. The loss of pair i is
+    Pair i of the batch has the query q_i and the document d_i. The symbols are
 
-        - log[ e^S(q_i, d_iL)
-               / ( e^S(q_i, d_iL) + sum_{j != i} e^f(q_i, d_j) + sum_e e^f(q_i, n_e) ) ]
-        - regulariser * log[ e^S(q_i, d_iL) / sum_l e^S(q_i, d_il) ]
-        - log[ e^S(q_i, d_iL) / sum_j e^S(q_j, d_iL) ]
+        d_il     vector of layer l of d_i; the last layer is L
+        n_e      extra document e, a negative of q_i
+        S(q, r)  score of a query and one layer: q.r / temperature
+        f(q, d)  score of a query and the best layer of a document: max_l S(q, d_l)
+
+    The loss of pair i is the sum of three terms:
+
+    1. The last layer of d_i should score higher than every layer of the other documents
+       (equation 5):
+
+           - log[ e^S(q_i, d_iL)
+                  / ( e^S(q_i, d_iL) + sum_{j != i} e^f(q_i, d_j) + sum_e e^f(q_i, n_e) ) ]
+
+    2. The last layer of d_i should score higher than its other layers (equation 6):
+
+           - regulariser * log[ e^S(q_i, d_iL) / sum_l e^S(q_i, d_il) ]
+
+    3. q_i should score higher for the last layer of d_i than the other queries of the batch. This
+       term is not in the paper:
+
+           - log[ e^S(q_i, d_iL) / sum_j e^S(q_j, d_iL) ]
 
     Args:
         queries: Unit vectors of the queries, (B, H).

@@ -200,7 +200,12 @@ class IdMap:
 
     @cached_property
     def descending_positions(self) -> np.ndarray:
-        """For each row the position of its id among the descending ids, shape (n,), uint32."""
+        """For each row, the number of its document, counted from the last id, shape (n,), uint32.
+
+        `ids` is ascending, so the document with the largest id has the number 0. `top_k_positive`
+        needs numbers in this order: of two documents with equal scores, it ranks the one with the
+        larger number first, which is the one with the smaller id.
+        """
         return (len(self.ids) - 1 - self.positions).astype(np.uint32)
 
     def positions_by_first_row(self) -> np.ndarray:

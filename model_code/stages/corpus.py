@@ -56,9 +56,10 @@ def run(context: StageContext) -> dict[str, Any]:
 
 
 def check(context: StageContext) -> None:
-    """Check that all five tables were written, and fit their schemas and each other.
+    """Check that all tables were written, and fit their schemas and each other.
 
-    No query of dev, gate or test may be a known query of a document, which is indexed with it.
+    The known queries of a document are indexed with it. So no query of the splits dev, gate or test
+    may be a known query: it would find its document by its own words.
     """
     import pandas as pd
 

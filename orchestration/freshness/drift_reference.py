@@ -240,15 +240,19 @@ def _judged_questions(project: Project, searcher: Searcher, seed: int) -> list[Q
 
 
 def select_protected_queries(project: Project, searcher: Searcher, seed: int) -> list[Question]:
-    """Select dev queries for old documents, and measure the rank of the answer before additions.
+    """Select dev queries for old documents, and measure the ranks of their answers.
 
-    A drift check repeats these protected queries, to see whether additions push old documents down.
-    The rank is measured in the base segment, which holds the documents of the training. Words of
-    known queries do not count, as in the later searches of a check. Queries of the split `gate` are
-    not used: they judge a retrain, so they must not be its cause as well.
+    The ranks are those before any document was added, because only the base segment is searched.
+    The base segment is the index of the documents that the retriever was trained on. A drift check
+    later repeats these protected queries on the live collection. It compares the ranks, to see
+    whether added documents push old documents down. Both searches ignore the words of known
+    queries.
+
+    A drift check can cause a retrain, and the queries of the split `gate` judge the result. A
+    judgement must not rest on the queries that caused it, so the split `dev` is used here.
 
     Returns:
-        At most `MAX_PROTECTED_QUERIES` questions; none if the corpus is not built.
+        At most `MAX_PROTECTED_QUERIES` questions with their ranks; none if the corpus is not built.
     """
     judgements = probes.judged_queries(project.artifacts, "dev")
     if judgements is None:

@@ -118,6 +118,9 @@ def print_to_stderr(text: str) -> None:
 class PlannedBuild:
     """A build that is planned once, with the settings at that time, and runs each stage once.
 
+    Creating the object prepares the project for the build and makes the plan. The lock of the
+    project is held meanwhile. `bring_up_to_date` then runs the stages.
+
     Args:
         project: The project.
         targets: Addresses of stages. The stages that they depend on are built as well. Empty: all
@@ -145,8 +148,9 @@ class PlannedBuild:
         if dagster_run:
             self.environment["FRESHET_DAGSTER_RUN"] = dagster_run
 
-        # A retrain builds in a workspace, whose state folder is that of the project it was made
-        # for. The backup of its `dvc.lock` must not replace the project's.
+        # A retrain builds in a temporary workspace, a copy of the project in another folder. Both
+        # share one state folder. So the workspace keeps the backup of its `dvc.lock` in its own
+        # folder, where it does not overwrite the backup of the project.
         backup_folder = project.state
         if project.home:
             backup_folder = project.root / ".dvc" / "tmp"

@@ -130,9 +130,9 @@ def promote_first_champion(project: Project) -> PromotionResult | None:
         require_current(project, [name])
         build = find_build(project, name)
 
-        # If an index is live although there is no champion, an earlier call may have been
-        # interrupted. In that case the build is the same, and the promotion is completed. An index
-        # of another build, such as a restored backup, is left as it is.
+        # An index may be live although there is no champion. If the live index comes from this same
+        # build, an earlier call of this function was interrupted, and the promotion is completed
+        # now. If it comes from another build, such as a restored backup, nothing is changed.
         live = _live_build_provenance(project)
         if live is not None and live.get("stage_key") != build.key:
             return None

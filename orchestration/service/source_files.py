@@ -36,9 +36,10 @@ def find_source_file(project: Project, document_id: str) -> Path | None:
 def has_source_file(project: Project, document_id: str) -> bool:
     """Return whether a document seems to come from a file of a folder.
 
-    Git is not asked whether it ignores the file, because that takes longer than the rest of a
-    request. A file that git ignores since the last sync therefore counts. `find_source_file` does
-    not return it.
+    This is a quick test, which can be wrong in one case. It does not ask git whether it ignores the
+    file, because that takes longer than the rest of a request. So the result is also True if the
+    file was added to `.gitignore` after the last sync, although `find_source_file` then returns
+    None.
 
     Args:
         project: The project.
@@ -47,7 +48,9 @@ def has_source_file(project: Project, document_id: str) -> bool:
     possible = _find_possible_file(project, document_id)
     if possible is None:
         return False
-    return not any(part.startswith(".") for part in Path(possible.name).parts)
+    # A name that begins with a dot is hidden. A sync reads no hidden files or folders.
+    is_hidden = any(part.startswith(".") for part in Path(possible.name).parts)
+    return not is_hidden
 
 
 @dataclass(frozen=True)

@@ -271,13 +271,15 @@ def removed_by_segment(generation: Generation) -> Removed:
 
 
 def known_overrides(generation: Generation) -> dict[str, list[KnownQuery]]:
-    """Return the known queries that changed after their documents were indexed.
+    """Return the known queries of the documents whose known queries changed after indexing.
 
     A known query is one that a document is known to answer. Feedback can add it, and a request can
-    forget it.
+    forget it. The index of the document does not change then. Instead, the queries returned here
+    take the place of all known queries that the document had when it was indexed.
 
     Returns:
-        All evidence about the queries of each such document, by document id.
+        For each changed document, the evidence about all its known queries, also the unchanged
+        ones. The key is the document id. Documents without a change are left out.
     """
     if generation.known is None:
         return {}

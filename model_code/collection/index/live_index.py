@@ -846,19 +846,23 @@ class LiveIndex:
             pass
 
     def _publish_reverted(self, number: int, event: int) -> Generation:
-        """Make the generation of a revert the current one again.
+        """Publish the files of an earlier generation again, as a new current generation.
 
-        The ledger has the revert already. Publishing the generation makes searches follow it.
+        This is the second step of a revert. The first step recorded the revert in the ledger.
 
         Args:
-            number: Number of the generation to revert to.
+            number: Number of the earlier generation.
             event: Id of the revert's event. The new generation contains all events up to it.
+
+        Returns:
+            The new current generation.
         """
         generation = self.store.read(number)
-        # If the generation comes from another ledger, its event ids mean nothing in this one.
-        trained = 0
-        if self.ledger.mismatch(generation.cursor.position) is None:
-            trained = generation.cursor.trained
+        # A cursor's `trained` is the last event whose document the retriever may have been trained
+        # on. The earlier generation may come from another ledger, such as one before a restore. Its
+        # event ids are not valid in this ledger, so 0 is used: no event counts as trained on.
+        is_of_this_ledger = self.ledger.mismatch(generation.cursor.position) is None
+        trained = generation.cursor.trained if is_of_this_ledger else 0
         cursor = LedgerCursor(self.ledger.position(event), trained)
         return self.store.publish_again(generation, cursor, {"reverted_to": number})
 

@@ -110,10 +110,16 @@ def any_document_expires(path: Path) -> bool:
 
 @lru_cache(maxsize=1024)
 def _file_has_expiry(path: Path, inode: int, modified: int) -> bool:
-    """Return whether the index of the fields beside a documents file has the field `expires`.
+    """Return whether any document of a file has the field `expires`, with a cached result.
 
-    `inode` and `modified` are only part of the cache key. They distinguish a file from an earlier
-    file with the same path.
+    The folder of a documents file also has a field index, a file that lists all fields of the
+    documents. Only the field index is read.
+
+    Args:
+        path: Documents file.
+        inode: Inode of the file. Like `modified`, it only serves the cache: it distinguishes the
+            file from an earlier file with the same path.
+        modified: Time of the file's last change, in nanoseconds.
     """
     from model_code.collection.segments.field_index import FIELD_INDEX, FieldIndex
 

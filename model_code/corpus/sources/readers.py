@@ -182,9 +182,11 @@ def _with_encoding_note(
 
 
 def _read_json_array(path: Path, table: Table, name: str) -> Iterator[Row | RefusedRow]:
-    """Yield the objects of a JSON array.
+    """Yield one row for each object in the array that a JSON file holds.
 
-    An object with one key whose value is an array stands for this array. Another object is one row.
+    The file may also hold an object instead of an array. If the object has a single key whose value
+    is an array, as in `{"documents": [...]}`, the objects of this array are the rows. Any other
+    object is itself the only row. Items of the array that are no objects are refused.
     """
     with _open_bytes(path) as stream:
         data = stream.read(MAX_JSON_BYTES + 1)

@@ -232,17 +232,25 @@ class WordCache:
         """Return the tokens of all texts, and the number of tokens of each text.
 
         Args:
-            numbers: Numbers of the words of all texts, one text after the other.
-            ends: End of each text in `numbers`, (n,).
+            numbers: Numbers of the w words of all texts, one text after the other, (w,). Their
+                tokens are in the cache.
+            ends: Position in `numbers` at which each text ends, (n,).
+
+        Returns:
+            The token ids of all texts, (m,), and the number of tokens of each text, (n,).
         """
-        starts = self._starts[numbers]
-        counts = self._starts[numbers + 1] - starts
-        tokens_before = np.concatenate([[0], np.cumsum(counts)])
-        # All tokens of a word lie at the same distance from their places in the cache.
-        distances = np.repeat(starts - tokens_before[:-1], counts)
-        cached_places = np.arange(tokens_before[-1]) + distances
-        lengths = np.diff(tokens_before[ends], prepend=0)
-        return self._tokens[cached_places], lengths
+        # Where the tokens of each word start in the cache, and how many there are.
+        cached_starts = self._starts[numbers]
+        counts = self._starts[numbers + 1] - cached_starts
+        # Where the tokens of each word start in the result, followed by the length m of the result.
+        starts = np.concatenate([[0], np.cumsum(counts)])
+
+        # For each token of the result, its position in the cache. The positions in the cache and in
+        # the result differ by the same amount for all tokens of a word.
+        offsets = np.repeat(cached_starts - starts[:-1], counts)
+        cached_positions = np.arange(starts[-1]) + offsets
+        lengths = np.diff(starts[ends], prepend=0)
+        return self._tokens[cached_positions], lengths
 
     def _tokenize_new_words(self) -> None:
         """Find and cache the tokens of words that were numbered after the last call."""
