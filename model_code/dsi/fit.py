@@ -233,9 +233,9 @@ def largest_safe_scale(
     for their queries. To find c, a sample of the trained documents plays the part of added ones.
 
     The best answer of a query is the document with the highest score that answers it. A query
-    counts if its best answer scores above 0 and above all other documents outside the sample. A
-    query that counts is lost if a document of the sample that does not answer it scores at least as
-    high as the best answer.
+    counts if its best answer scores above 0 and above all other documents outside the sample. Such
+    a query is lost if a document of the sample scores at least as high as the best answer, although
+    it does not answer the query.
 
     Some queries are lost even if the documents of the sample have their learned vectors. The result
     is the largest c with which no more queries are lost than that. An added document then harms old

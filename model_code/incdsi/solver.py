@@ -18,7 +18,7 @@ of training the index again. The vector v (H) of the new document minimises
 The first term asks that the new document is found by its own queries. The second term asks that
 each existing document keeps its query. Scores are inner products, and margins have the same unit.
 
-Each term h is called a hinge. It has the form h(a.v - c) with a vector a and a limit c, and is 0 as
+Each term h is called a hinge. It has the form h(a.v - c) with a vector a and a limit c. It is 0 as
 long as the score a.v is at most c. The hinge of the new document has a = -q and c = -(M + gamma1).
 The hinge of existing document j has a = z_j and c = s_j - gamma2.
 

@@ -214,9 +214,10 @@ def _allowed_variants(
 ) -> list[int]:
     """Return the positions of the variants that do not harm documents without known queries.
 
-    Only dev queries for such documents count. A variant is harmful if it lowers their mean metric
-    by more than `MAX_LOSS`, compared with the variant of weight 0, in which known queries do not
-    count. The default variant is harmful only if its loss is also too large to be due to chance.
+    Only dev queries for such documents are compared. The reference is the variant of weight 0, in
+    which words of known queries do not count. A variant is harmful if its mean metric is lower by
+    more than `MAX_LOSS`. The default variant is harmful only if its loss is also too large to be
+    due to chance.
 
     Args:
         variants: The variants, the default one first.
