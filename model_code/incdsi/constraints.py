@@ -215,8 +215,8 @@ def read_known_queries(segment: LoadedSegment) -> list[AnsweredQuery]:
 def build_constraints(score: FusedScore, folder: Path) -> Constraints:
     """Return the constraints of the build. They are computed once, and then read from a cache.
 
-    A process that needs them while another one computes them waits. The first one to end would
-    otherwise delete the encodings of the other one.
+    Only one process computes them at a time, and others wait. Two processes would use the same
+    folder of finished encodings, and the first one to end would delete it.
 
     Args:
         score: Fused score, with the base segment that holds the documents of the build.
@@ -329,8 +329,8 @@ class OwnScore:
 def score_own(score: FusedScore, competitors: Competitors, own_bm25: float) -> OwnScore:
     """Score and rank a document among the best documents for a query that it answers.
 
-    BM25 indexes known queries as words of their documents. The BM25 score of the document must
-    leave out this query, because otherwise the document always wins.
+    BM25 indexes known queries as words of their documents. The document would always win this query
+    by these words. So its BM25 score must leave them out.
 
     Args:
         score: Fused score.

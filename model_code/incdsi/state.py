@@ -59,9 +59,9 @@ class IncDsiState:
             vectors: V (n, H).
             queries: Z (n, H).
             ids: Different ids of the n documents.
-            score_deviation: Unit of margins. None computes it from V and Z. Pass the value of the
-                first state again for later ones, so that margins do not change as documents are
-                added.
+            score_deviation: Unit of margins. None computes it from V and Z. If a state is built
+                again after documents were added, pass the value of the first state, so that the
+                margins stay the same.
 
         Raises:
             SettingsError: If a number is not finite, or an id occurs twice.
@@ -149,17 +149,20 @@ class IncDsiState:
         del self.ids[count:]
 
     def may_exceed(self, rows: np.ndarray, vector: np.ndarray, scores: np.ndarray) -> np.ndarray:
-        """Return those of some rows whose score z_j.v may reach the row's limit.
+        """Return the older documents whose query a new vector may score at or above a limit.
 
-        Row j holds the query z_j of an older document, and v is the vector of a new one.
-
-        This float32 test is cheap. It proves for most rows that their score is below the limit, so
-        that only the returned rows need a test in float64.
+        The score of the vector v of a new document for the query z_j of older document j is z_j.v.
+        It is computed in float32, which is cheap, with a bound on the rounding error. This proves
+        for most documents that the score is below the limit. Only the returned documents need an
+        exact test in float64.
 
         Args:
-            rows: Rows (k,) to test.
-            vector: Vector (H,) of a new document.
-            scores: Limit of the score z_j.v of each row, (k,).
+            rows: Rows j of the older documents to test, (k,).
+            vector: Vector v (H,) of a new document.
+            scores: For each of these rows, the limit of the score, (k,).
+
+        Returns:
+            The rows that may reach their limit, in the given order.
         """
         approximate = self.queries.view[rows] @ vector.astype(np.float32)
         # `float32_error` bounds the rounding error of the scores. Twice this bound also covers the
