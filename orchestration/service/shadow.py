@@ -48,8 +48,8 @@ from orchestration.registry.shadow_record import ShadowRecord, load_record, save
 log = logging.getLogger(__name__)
 # Largest number of queries and opinions that wait. Others are dropped.
 MAX_WAITING = 32
-# A comparison must not slow a search down, so it starts only while no search runs. A query that has
-# waited this many seconds for such a moment is dropped.
+# Shadow mode must not slow a search down, so its thread works only while no search runs. A query or
+# opinion for which no such moment comes within this many seconds is dropped.
 MAX_IDLE_WAIT_SECONDS = 2.0
 # Seconds between two checks whether a search runs.
 IDLE_POLL_SECONDS = 0.02
