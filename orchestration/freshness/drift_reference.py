@@ -46,9 +46,9 @@ MAX_SCORED_ARRIVALS = MAX_SCORED_DOCUMENTS // MIN_REFERENCE_RATIO
 # Number of protected queries that a report searches. A protected query is a dev query for an old
 # document; it shows whether additions push old documents down.
 MAX_PROTECTED_QUERIES = 300
-# Number of documents in the rankings of protected queries. It is larger than the number of ranks
-# that count for a score. A larger collection pushes documents down in any case, and the lower ranks
-# tell by how much.
+# Number of documents in the rankings of protected queries. Only the first few ranks count for a
+# score. But a larger collection pushes documents down in any case, and the lower ranks show by how
+# much.
 PROTECTED_DEPTH = 100
 
 
@@ -95,10 +95,13 @@ def _reference_name(searcher: Searcher) -> str:
 def calibration_folder(project: Project, searcher: Searcher, settings: Parameters) -> Path:
     """Return the folder with the drift reference for the present build and drift settings.
 
-    The name of the folder is a hash of everything that the reference depends on. The checksums of
-    the index of the build, the base segment, identify it. Its number does not: another build gets
-    the same number if `live/` was deleted or restored. The name also tells whether the corpus is
-    built: a reference that was made without a corpus has no protected queries.
+    The name of the folder contains a hash of everything that the reference depends on:
+
+    - The checksums of the base segment, the index of the build. They identify the build. The number
+      of its generation does not: if `live/` was deleted or restored, another build may get the same
+      number.
+    - The fingerprint of the encoder, the drift settings, and the format of the reference.
+    - Whether the corpus is built. A reference that was made without it has no protected queries.
     """
     generation = searcher.generation
     base_manifest = read_json(searcher.base.folder / MANIFEST)
@@ -117,8 +120,11 @@ def build_reference(project: Project, searcher: Searcher, settings: Parameters) 
     """Build the drift reference from documents that the live retriever was trained with.
 
     The reference holds what new documents are compared with: the vectors of old documents, and
-    three kinds of queries. `made` ones are cut out of old documents, `asked` ones were judged for
-    them, and `protected` ones measure whether additions push old documents down.
+    three kinds of queries for old documents:
+
+    - `made`: pseudo-queries, which are cut out of the documents.
+    - `asked`: queries that were judged for the documents.
+    - `protected`: judged queries that show whether added documents push old documents down.
     """
     base = searcher.base
     seed = settings.drift.seed
@@ -153,10 +159,10 @@ def select_reference_documents(
 ) -> tuple[set[str], str]:
     """Select the old documents that new ones are compared with.
 
-    Training moves the vectors of the documents that training queries ask for. A classifier could
-    tell such documents from new ones although their texts are alike. They are therefore left out,
-    unless fewer than `min_documents` others remain. A baseline is not trained, so all its documents
-    are used.
+    Training moves the vectors of the documents that training queries ask for. By these vectors, a
+    classifier could tell such documents from new ones although their texts are alike. They are
+    therefore left out, unless fewer than `min_documents` other documents remain. A baseline is not
+    trained, so all its documents are used.
 
     Args:
         project: The project.
