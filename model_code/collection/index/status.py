@@ -357,8 +357,9 @@ def live_status_lines(status: Mapping[str, Any], default: bool = True) -> Iterat
     for state, number in ledger["documents"].items():
         if number:
             states.append(f"{number:,} {state.replace('_', ' ')}")
-    arrived = ", ".join(states) or "none arrived"
-    yield f"documents   {arrived} (after event {status['watermark']})"
+    # These are the documents that arrived since the build, and not all documents.
+    arrived = ", ".join(states) or "none"
+    yield f"arrived     {arrived} (after event {status['watermark']})"
     yield lag
 
     newest = status.get("newest")

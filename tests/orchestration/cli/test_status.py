@@ -165,7 +165,7 @@ def test_status_shows_freshness(topics_exceeded, drift):
 
     assert lines[5:] == [
         "live        hce generation 2, 1,234 documents, searched by default",
-        "documents   2 pending, 1,200 live, 3 rolled back (after event 17)",
+        "arrived     2 pending, 1,200 live, 3 rolled back (after event 17)",
         "lag         2 waiting, the oldest for 5 min",
         f"drift       {drift}",
         "            whether additions push old documents down was not measured: 3 are fewer than "

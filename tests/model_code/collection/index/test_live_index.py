@@ -537,7 +537,7 @@ def test_status_lines_report_the_backlog(status):
     lines = [re.sub(r"for \d+ s$", "for 0 s", line) for line in live_status_lines(status)]
 
     assert lines == [
-        "documents   1 pending, 1 live, 1 rejected (after event 1)",
+        "arrived     1 pending, 1 live, 1 rejected (after event 1)",
         "lag         1 waiting, the oldest for 0 s",
         "drift       auc 0.612 is past its threshold 0.6",
         "decision    add: auc below its threshold",
