@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from model_code.corpus.formats.extraction import Extraction
+from model_code.corpus.formats.pdf_actual_text import ActualTextVisitor
 from model_code.corpus.formats.titles import clean_title
 from model_code.corpus.rows import RowError
 from model_code.text.documents import parse_date
@@ -42,7 +43,7 @@ _FIRST_WORD = re.compile(r"([^\W\d_]+[^\w\s]*)\s*")
 # The mark of a footnote, the end of a word that it may follow, and the beginning of a word that may
 # follow it. Symbols such as m² and ²³⁵U are no words.
 _NOTE_MARK = re.compile(r"\d{1,3}(?:[,-]\d{1,3})*|[*\u2020\u2021\u00a7]{1,3}")
-_MARKED_WORD = re.compile(r"[^\W\d_]{3}[^\w\s]*\Z")
+_MARKED_WORD = re.compile(r"[^\W\d_]{3}\d{0,4}[^\w\s]*\Z")
 _WORD_AFTER_MARK = re.compile(r"[^\W\d_]{3}")
 # A mark is smaller than this share of the letters beside it.
 MAX_MARK_SIZE = 0.9
@@ -52,6 +53,12 @@ MAX_MARK_SIZE = 0.9
 _RIGHT_TO_LEFT = re.compile("[\u0590-\u065f\u066e-\u06ef\u06fa-\u08ff\ufb1d-\ufdff\ufe70-\ufeff]")
 _LEFT_TO_RIGHT = re.compile("(?![\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff])[^\\W_]")
 _ARABIC_NUMBER = re.compile("[\u0660-\u0669\u06f0-\u06f9]{2,}")
+# A letter or a digit of a script that is written from right to left.
+_RIGHT_TO_LEFT_SCRIPT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff]")
+
+# A vowel sign of Hebrew or Arabic, and a letter of an alphabet that is written from left to right.
+_VOWEL_SIGN = re.compile("[\u0591-\u05c7\u064b-\u065f\u0670]")
+_LEFT_TO_RIGHT_LETTER = re.compile("(?![\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff])[^\\W\\d_]")
 
 # A letter that a font lacks is drawn as a box. Chromium gives boxes no text, which pypdf returns as
 # this sign. LibreOffice states one letter as the text of all boxes, which makes words that repeat
@@ -145,6 +152,7 @@ def read_pdf(data: bytes) -> Extraction:
     extraction = Extraction("", may_use_heading=False)
     _note_pages_without_text(pages, extraction)
     _note_missing_letters(pages, extraction)
+    _note_uncertain_order(pages, extraction)
 
     vocabulary = set(_HYPHENATED_WORD.findall("\n".join(pages.texts).lower()))
     sections: list[str] = []
@@ -189,10 +197,15 @@ def _read_pages(reader: PdfReader) -> _Pages:
 
 
 class _TextPiece(NamedTuple):
-    """A piece of the text of a page, and the size of its letters."""
+    """A piece of the text of a page, the size of its letters, and the place of the first one.
+
+    The place is given from the left and from the bottom of the page.
+    """
 
     text: str
     size: float
+    left: float
+    bottom: float
 
 
 def _page_text(page: PageObject) -> str:
@@ -205,13 +218,40 @@ def _page_text(page: PageObject) -> str:
         """Keep a piece of text. The library calls this wherever the font or the place changes."""
         if text:
             size = font_size * _vertical_scale(page_matrix) * _vertical_scale(text_matrix)
-            pieces.append(_TextPiece(text, size))
+            left, bottom = _place_on_page(page_matrix, text_matrix)
+            pieces.append(_TextPiece(text, size, left, bottom))
 
-    text = page.extract_text(visitor_text=collect)
+    actual_texts = ActualTextVisitor(_page_fonts(page), is_kept=_is_right_to_left)
+    text = page.extract_text(visitor_operand_before=actual_texts, visitor_text=collect)
     if "".join(piece.text for piece in pieces) != text:
         # The pieces are not the whole text, such as on a page with text inside of drawings.
         return text
-    return _separate_note_marks(_restore_numbers(pieces))
+    return _separate_note_marks(_separate_words(_restore_numbers(pieces)))
+
+
+def _page_fonts(page: PageObject) -> Any:
+    """Return the fonts of a page by name; None if it has none."""
+    resources = page.get("/Resources")
+    if resources is None:
+        return None
+    fonts = resources.get_object().get("/Font")
+    return None if fonts is None else fonts.get_object()
+
+
+def _is_right_to_left(text: str) -> bool:
+    """Return whether a text is of a script that is written from right to left.
+
+    pypdf brings such letters into their order only if they are drawn letters.
+    """
+    return _RIGHT_TO_LEFT_SCRIPT.search(text) is not None
+
+
+def _place_on_page(page_matrix: Sequence[float], text_matrix: Sequence[float]) -> list[float]:
+    """Return the place of the origin of text from the left and from the bottom of the page."""
+    x, y = text_matrix[4:6]
+    left = x * page_matrix[0] + y * page_matrix[2] + page_matrix[4]
+    bottom = x * page_matrix[1] + y * page_matrix[3] + page_matrix[5]
+    return [left, bottom]
 
 
 def _vertical_scale(matrix: Sequence[float]) -> float:
@@ -235,8 +275,39 @@ def _restore_numbers(pieces: Sequence[_TextPiece]) -> list[_TextPiece]:
         text = piece.text
         if is_reversed:
             text = _ARABIC_NUMBER.sub(lambda number: number[0][::-1], text)
-        restored.append(_TextPiece(text, piece.size))
+        restored.append(piece._replace(text=text))
     return restored
+
+
+def _separate_words(pieces: Sequence[_TextPiece]) -> list[_TextPiece]:
+    """Return pieces of text with blanks between words that are not side by side on the page.
+
+    pypdf adds blanks only for gaps to the right. It may also put a word in one direction beside a
+    word in the other direction that is elsewhere on the line.
+    """
+    separated: list[_TextPiece] = []
+    for piece in pieces:
+        if separated and _is_other_word(piece, separated[-1]):
+            piece = piece._replace(text=f" {piece.text}")
+        separated.append(piece)
+    return separated
+
+
+def _is_other_word(piece: _TextPiece, previous: _TextPiece) -> bool:
+    """Return whether a piece continues the text of the previous one, but is no part of its word.
+
+    Such a piece has the other direction, or begins left of the previous piece. Cells of a table
+    that is written from right to left begin so, and the numbers of lines.
+    """
+    last = previous.text[-1:]
+    first = piece.text[:1]
+    if not last.isalnum() or not first.isalnum():
+        return False
+    if bool(_RIGHT_TO_LEFT.match(last)) != bool(_RIGHT_TO_LEFT.match(first)):
+        return True
+    # The accent of a letter may be drawn a little to the left.
+    is_on_line = abs(piece.bottom - previous.bottom) < previous.size / 2
+    return is_on_line and piece.left < previous.left - previous.size
 
 
 def _separate_note_marks(pieces: Sequence[_TextPiece]) -> str:
@@ -323,6 +394,32 @@ def _note_missing_letters(pages: _Pages, extraction: Extraction) -> None:
     if missing:
         detail = "the fonts of the file lack letters, which cannot be read"
         extraction.note("lost text", detail, missing / letters)
+
+
+def _note_uncertain_order(pages: _Pages, extraction: Extraction) -> None:
+    """Note that pypdf may have put letters or words of some lines in a wrong order.
+
+    pypdf guesses the order of letters that are drawn from right to left. It fails for vowel signs,
+    which are drawn above or below their letters, and for lines in two directions.
+    """
+    word_count = 0
+    words_with_signs = 0
+    has_two_directions = False
+    for line in "\n".join(pages.texts).split("\n"):
+        words = line.split()
+        word_count += len(words)
+        if _RIGHT_TO_LEFT.search(line) is None:
+            continue
+        words_with_signs += sum(_VOWEL_SIGN.search(word) is not None for word in words)
+        if _LEFT_TO_RIGHT_LETTER.search(line) is not None:
+            has_two_directions = True
+
+    if words_with_signs:
+        detail = "words with vowel signs may be cut or in a wrong order"
+        extraction.note("lost text", detail, words_with_signs / word_count)
+    if has_two_directions:
+        detail = "words in lines of two directions may be in a wrong order"
+        extraction.note("unreadable value", detail)
 
 
 def _count_text_operators(page: PageObject) -> int:

@@ -122,6 +122,7 @@ def test_word_cut_by_a_page_is_joined():
         ("/F1 7 Tf (5) Tj /F1 10 Tf (Dredged twice) Tj", "5 Dredged twice"),
         ("(40 m) Tj /F1 8 Tf 30 4 Td (2) Tj /F1 12 Tf 5 -4 Td (, H) Tj", "40 m2, H"),
         ("(berth 7) Tj (12) Tj", "berth 712"),
+        ("(pier7) Tj /F1 8 Tf 38 4 Td (12) Tj", "pier7 12"),
     ],
 )
 def test_mark_of_a_footnote_is_a_word_of_its_own(drawn, text):
@@ -152,6 +153,51 @@ def test_number_in_arabic_digits_keeps_its_order(drawn):
 def test_letters_that_the_fonts_lack_are_reported(drawn, letters, share):
     shares = [remark.share for remark in read_pdf(draw_letters(drawn, letters)).remarks]
     assert shares == ([] if share is None else [pytest.approx(share)])
+
+
+@pytest.mark.parametrize(
+    ("drawn", "text"),
+    [
+        ("(oat) Tj /Span << /ActualText <FEFF00AD> >> BDC (-) Tj EMC (meal) Tj", "oat\u00admeal"),
+        ("(wa) Tj /Span << /ActualText (ffl) >> BDC [(X) 20 (Y)] TJ EMC (e) Tj", "waffle"),
+        (
+            "/Span << /ActualText (tea) >> BDC (X) Tj /P BMC (Y) Tj EMC (Z) Tj EMC (pot) Tj",
+            "teapot",
+        ),
+        ("/Span << /ActualText () >> BDC (rye) Tj EMC", "rye"),
+        ("/Span << /MCID 3 >> BDC (rye) Tj EMC", "rye"),
+        ("EMC (rye) Tj", "rye"),
+    ],
+)
+def test_text_that_is_stated_for_letters_replaces_them(drawn, text):
+    assert read_pdf(pdf([f") Tj {drawn} ("])).text == f"# Page 1\n\n{text}"
+
+
+def test_stated_text_is_as_wide_as_the_drawn_letters():
+    # The letter M is ten units wide, and the next letter follows without a gap.
+    stated = "/Span << /ActualText <FEFF6771> >> BDC (M) Tj EMC"
+    page = pdf([f") Tj {stated} 10 0 Td (x) Tj {stated} 24 0 Td (y"])
+
+    assert read_pdf(page).text == "# Page 1\n\n東x東 y"
+
+
+def test_words_that_lie_left_of_a_word_are_not_joined_to_it():
+    page = pdf(["bread) Tj ET BT /F1 12 Tf 20 700 Td (7"])
+    assert read_pdf(page).text == "# Page 1\n\nbread 7"
+
+
+def test_word_of_the_other_direction_is_not_joined():
+    assert "dock \u05d0\u05d1" in read_pdf(draw_letters("dock) Tj (BA", "\u05d0\u05d1")).text
+
+
+@pytest.mark.parametrize(
+    ("drawn", "kinds"),
+    [("AB", ["lost text"]), ("B dock", ["unreadable value"]), ("B 12", []), ("dock", [])],
+)
+def test_uncertain_order_of_letters_is_noted(drawn, kinds):
+    # A is a vowel sign, and B is a letter of Hebrew.
+    extraction = read_pdf(draw_letters(drawn, "\u05b8\u05d1"))
+    assert [remark.kind for remark in extraction.remarks] == kinds
 
 
 def test_comments_are_read_and_attachments_named():
