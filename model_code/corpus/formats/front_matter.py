@@ -124,7 +124,7 @@ def apply_front_matter(front_matter: FrontMatter, extraction: Extraction) -> Non
     date = _pop_value(fields, "date")
     if date is not None:
         extraction.date = date
-    extraction.fields = fields
+    extraction.fields.update(fields)
 
 
 def _pop_value(fields: dict[str, Any], name: str) -> Any:

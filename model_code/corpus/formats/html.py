@@ -18,6 +18,7 @@ from model_code.corpus.formats.front_matter import (
     apply_front_matter,
     split_front_matter,
 )
+from model_code.corpus.formats.properties import add_property
 from model_code.corpus.formats.titles import clean_title
 
 # The charset of a page is searched in this number of bytes at its beginning.
@@ -135,6 +136,9 @@ _HIDDEN_ELEMENTS = frozenset(
 )
 _HIDING_STYLE = re.compile(r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*(?:hidden|collapse))")
 
+# A style that makes an element, such as the label of a list item, a block of its own.
+_BLOCK_STYLE = re.compile(r"(?:^|;)\s*display\s*:\s*(?:block|flex|grid|list-item|table)")
+
 # The mark of a footnote, such as "1", "iv" or "*". It links to the note, and the note links back.
 _NOTE_MARK = re.compile(r"\d{1,4}|[ivxlc]{1,7}|[a-z]|[*\u2020\u2021\u00a7]{1,3}", re.I)
 
@@ -241,7 +245,10 @@ def read_markup(markup: str) -> Extraction:
     if not title:
         # A title that a program left there is left out on purpose, so it does not count as lost.
         page.left_out.append(stated_title)
-    return Extraction(text, title, page.date, left_out=page.left_out)
+    extraction = Extraction(text, title, page.date, left_out=page.left_out)
+    for name, content in page.properties:
+        add_property(extraction, name, content)
+    return extraction
 
 
 class _Page:
@@ -252,6 +259,7 @@ class _Page:
         title_pieces: The text of the first title.
         left_out: The text of hidden elements and of navigation.
         date: The date that the page states.
+        properties: The names and contents of its `meta` elements.
     """
 
     def __init__(self) -> None:
@@ -260,6 +268,7 @@ class _Page:
         self.title_pieces: list[str] = []
         self.left_out: list[str] = []
         self.date: str | None = None
+        self.properties: list[tuple[str, str]] = []
 
         # Text since the last begin or end of an element. The parser delivers it in parts.
         self._run: list[str] = []
@@ -284,6 +293,8 @@ class _Page:
         self._page_link_at: int | None = None
         # Depth of the open raised text that directly follows a word, if there is one.
         self._raised_at: int | None = None
+        # Depths of the open elements that a style makes blocks.
+        self._styled_blocks: list[int] = []
         # Readings of the open ruby element, and the depth of the `rt` element that is open.
         self._readings: list[str] = []
         self._reading_at: int | None = None
@@ -295,6 +306,9 @@ class _Page:
         self._raised_at = None
         self._flush()
         self._open_elements.append(tag)
+        if tag == "a" and attributes.get("title"):
+            # A browser shows the title of a link only beside the pointer.
+            self.left_out.append(attributes.get("title") or "")
         if self._hidden_at is not None:
             self._hidden_text.append(_separator(tag, is_start=True))
             self._hidden_text.append(_attribute_text(tag, attributes))
@@ -326,6 +340,9 @@ class _Page:
                 self._raised_at = len(self._open_elements)
             self._write(_separator(tag, is_start=True))
             self._write(_attribute_text(tag, attributes))
+            if _BLOCK_STYLE.search((attributes.get("style") or "").lower()):
+                self._styled_blocks.append(len(self._open_elements))
+                self._write(" ")
 
     def end(self, tag: str) -> None:
         """End an element. The parser calls this method once for each element that began."""
@@ -360,6 +377,9 @@ class _Page:
                 self._page_link_at = None
             elif self._raised_at == depth:
                 self._raised_at = None
+            if self._styled_blocks[-1:] == [depth]:
+                self._styled_blocks.pop()
+                self._write(" ")
             self._write(_separator(tag, is_start=False))
 
     def data(self, text: str) -> None:
@@ -465,11 +485,13 @@ class _Page:
             self.pieces.append(f"\n\n{_HEADINGS[tag]} {content}\n\n")
 
     def _read_meta(self, attributes: Mapping[str, str]) -> None:
-        """Set the date of the page, if a `meta` element states it. The first one counts."""
+        """Keep the property that a `meta` element states. The first date is that of the page."""
         name = attributes.get("property") or attributes.get("name") or ""
         content = (attributes.get("content") or "").strip()
         if self.date is None and content and name.lower() in _DATE_NAMES:
             self.date = content
+        elif name and content:
+            self.properties.append((name, content))
 
 
 def _attribute_text(tag: str, attributes: Mapping[str, str]) -> str:
@@ -542,6 +564,12 @@ def _separator(tag: Any, is_start: bool) -> str:
 # of attributes, so that no page takes long.
 _CODE_BEGIN = re.compile(r"<(script|style)\b[^<>]*>", re.I)
 _ALT = re.compile(r"<(?:img|area)\b[^<>]*?\balt\s*=\s*(?:\"([^\"]*)\"|'([^']*)')[^<>]*>", re.I)
+_LINK_TITLE = re.compile(r"<a\b[^<>]*?\btitle\s*=\s*(?:\"([^\"]*)\"|'([^']*)')[^<>]*>", re.I)
+_STYLED_SPAN = re.compile(
+    r"(<span\b[^<>]*\bdisplay\s*:\s*(?:block|flex|grid|list-item|table)\b[^<>]*>)"
+    r"(.{0,2000}?)</span>",
+    re.I | re.S,
+)
 _NOTE_LINK = re.compile(
     r"(<a\b[^<>]*\bhref\s*=\s*[\"']?[^<>\"'#\s]{0,500}#[^<>]*>(?:<(?:sup|span|small)\b[^<>]*>)?)"
     rf"\s*({_NOTE_MARK.pattern})\s*(?=<)",
@@ -585,6 +613,8 @@ def list_page_text(markup: str) -> list[str]:
     """
     text = drop_between(markup, "<!--", "-->")
     text = _drop_code(text).replace("<![CDATA[", " ").replace("]]>", " ")
+    link_titles = [match[1] or match[2] or "" for match in _LINK_TITLE.finditer(text)]
+    text = _STYLED_SPAN.sub(r" \1\2</span> ", text)
     # Pictures become their alt texts. The tag has the text in double or in single quotes.
     text = _ALT.sub(lambda match: f" {match[1] or match[2] or ''} ", text)
     text = _NOTE_LINK.sub(r" \1\2 ", text)
@@ -592,7 +622,7 @@ def list_page_text(markup: str) -> list[str]:
     text = INLINE_TAG.sub("", text)
     text = _RUBY.sub(_list_ruby, text)
     text = ANY_TAG.sub("\n", text)
-    pieces = html.unescape(text).split("\n")
+    pieces = html.unescape("\n".join([text, *link_titles])).split("\n")
     return [piece for piece in pieces if piece.strip()]
 
 

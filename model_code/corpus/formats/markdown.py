@@ -148,6 +148,7 @@ def read_markdown_text(source: str) -> Extraction:
         environment: dict[str, Any] = {_CODE: []}
         tokens = parser.parse(source, environment)
         _escape_text_tags(tokens)
+        _show_link_titles(tokens)
         markup = parser.renderer.render(tokens, parser.options, environment)
     except RecursionError:
         return _keep_source(source, all_text)
@@ -297,6 +298,29 @@ def _escape_text_tags(tokens: Sequence[Token]) -> None:
             tag.content = " "
         else:
             tag.content = html.escape(tag.content)
+
+
+def _show_link_titles(tokens: Sequence[Token]) -> None:
+    """Append the title of each link to its text, unless the text has it already.
+
+    A browser shows the title only beside the pointer, but the author of a source wrote it as text.
+    """
+    from markdown_it.token import Token
+
+    for token in tokens:
+        children: list[Token] = []
+        title = ""
+        link_texts: list[str] = []
+        for child in token.children or ():
+            children.append(child)
+            link_texts.append(child.content)
+            if child.type == "link_open":
+                title = str(child.attrs.pop("title", ""))
+                link_texts.clear()
+            elif child.type == "link_close" and title not in "".join(link_texts):
+                children.append(Token("text", "", 0, content=f" ({title})"))
+        if token.children:
+            token.children = children
 
 
 def _markup_tags(tags: Sequence[Token]) -> set[int]:

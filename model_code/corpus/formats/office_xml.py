@@ -15,6 +15,7 @@ from typing import Any
 
 from model_code.corpus.formats.archives import Archive, TextNames, UnsafeXmlError
 from model_code.corpus.formats.extraction import Extraction
+from model_code.corpus.formats.properties import add_property
 from model_code.corpus.formats.titles import clean_title
 from model_code.corpus.rows import RowError
 
@@ -23,6 +24,10 @@ MAX_HEADING_LEVEL = 6
 
 # The part of office documents with their properties, such as the title and the date.
 CORE_PROPERTIES = "docProps/core.xml"
+# The part with the properties that a user or a program added.
+_CUSTOM_PROPERTIES = "docProps/custom.xml"
+# Elements of properties that have a name of their own, in OOXML and in OpenDocument.
+_NAMED_PROPERTIES = frozenset(("property", "user-defined"))
 # Elements of OpenDocument with the alt text of a picture.
 _ALT_ELEMENTS = frozenset(("title", "desc"))
 # Attributes of OOXML with the alt text of a picture.
@@ -296,17 +301,19 @@ def _collapse(text: str | None) -> str:
 
 
 def read_core_properties(archive: Archive, extraction: Extraction) -> None:
-    """Set the title and the date that the properties of a document state.
+    """Set the title, the date and the fields that the properties of a document state.
 
     A property that cannot be read is left out and noted.
     """
-    if CORE_PROPERTIES not in archive:
-        return
-    read_properties(archive, CORE_PROPERTIES, extraction)
+    if CORE_PROPERTIES in archive:
+        read_properties(archive, CORE_PROPERTIES, extraction)
+    if archive.has_readable(_CUSTOM_PROPERTIES):
+        for name, text in _property_texts(archive.parse(_CUSTOM_PROPERTIES)):
+            add_property(extraction, name, text)
 
 
 def read_properties(archive: Archive, part: str, extraction: Extraction) -> None:
-    """Set the title and the date from the part of a document that holds its properties."""
+    """Set title, date and fields from the part of a document that holds its properties."""
     try:
         root = archive.parse(part)
     except UnsafeXmlError:
@@ -315,7 +322,10 @@ def read_properties(archive: Archive, part: str, extraction: Extraction) -> None
         extraction.note("unreadable value", "its properties cannot be read")
         return
 
-    properties = dict(_property_texts(root))
+    properties: dict[str, str] = {}
+    for name, text in _property_texts(root):
+        properties[name] = text
+        add_property(extraction, name, text)
     extraction.title = clean_title(properties.get(_TITLE, ""))
     for name in _DATES:
         if properties.get(name):
@@ -326,6 +336,11 @@ def read_properties(archive: Archive, part: str, extraction: Extraction) -> None
 def _property_texts(root: Any) -> Iterator[tuple[str, str]]:
     """Yield the name and the text of each property of a document that has a text."""
     for element in root.iter():
-        text = (element.text or "").strip()
+        name = local_name(element)
+        if name in _NAMED_PROPERTIES:
+            text = "".join(element.itertext()).strip()
+            name = attribute(element, "name")
+        else:
+            text = (element.text or "").strip()
         if text:
-            yield local_name(element), text
+            yield name, text

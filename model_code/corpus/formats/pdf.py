@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from model_code.corpus.formats.extraction import Extraction
 from model_code.corpus.formats.pdf_actual_text import ActualTextVisitor
+from model_code.corpus.formats.properties import add_property
 from model_code.corpus.formats.titles import clean_title
 from model_code.corpus.rows import RowError
 from model_code.text.documents import parse_date
@@ -73,6 +74,8 @@ _ANNOTATIONS_WITHOUT_TEXT = frozenset(("/Link", "/Widget", "/Popup", "/FileAttac
 _DATE_DIGITS = re.compile(r"D:(\d{4})(\d{2})(\d{2})(?:(\d{2})(\d{2})(\d{2}))?")
 # Characters that are no part of a title, such as the zero with which some programs end it.
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f]")
+# Properties that describe the content.
+_DESCRIBING_KEYS = ("/Subject", "/Keywords")
 # The byte order marks of UTF-16, read as letters. They are left over from broken text.
 _UTF16_MARKS = ("\u00fe\u00ff", "\u00ff\u00fe")
 # First parts of words that keep their hyphen when their parts are joined, such as "self-test".
@@ -530,6 +533,8 @@ def _read_metadata(reader: PdfReader, extraction: Extraction) -> None:
         return
     _read_title(metadata, extraction)
     _read_date(metadata, extraction)
+    for key in _DESCRIBING_KEYS:
+        _read_description(metadata, key, extraction)
 
 
 def _read_title(metadata: Any, extraction: Extraction) -> None:
@@ -542,6 +547,19 @@ def _read_title(metadata: Any, extraction: Extraction) -> None:
         extraction.title = clean_title(_CONTROL_CHARACTER.sub(" ", title))
     else:
         extraction.note("unreadable value", "its title cannot be read")
+
+
+def _read_description(metadata: Any, key: str, extraction: Extraction) -> None:
+    """Add a property that describes the content to the fields."""
+    name = key.removeprefix("/").lower()
+    try:
+        value = metadata.get(key)
+    except Exception:
+        # The library raises errors of any kind for damaged values.
+        extraction.note("unreadable value", f"its {name} cannot be read")
+        return
+    if isinstance(value, str) and not value.startswith(_UTF16_MARKS):
+        add_property(extraction, name, _CONTROL_CHARACTER.sub(" ", value))
 
 
 def _read_date(metadata: Any, extraction: Extraction) -> None:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from model_code.corpus.formats.extraction import Extraction
 from model_code.corpus.formats.office_xml import MAX_HEADING_LEVEL
+from model_code.corpus.formats.properties import add_property
 from model_code.corpus.formats.titles import clean_title
 from model_code.corpus.rows import RowError
 
@@ -53,7 +54,12 @@ _BOX_DESTINATIONS = frozenset(("shptxt", "dptxbxtext"))
 _FORMULA_RUN = "mr"
 _INLINE_DESTINATIONS = frozenset(("fldrslt", "ud", _FORMULA_RUN))
 # Destinations whose text is read in another way than as a paragraph.
-_VALUE_DESTINATIONS = frozenset(("title", "creatim", "fonttbl", "fldinst", "sn", "sv"))
+_VALUE_DESTINATIONS = frozenset(
+    ("title", "creatim", "fonttbl", "fldinst", "sn", "sv", "propname", "staticval")
+    + ("keywords", "subject", "doccomm")
+)
+# Name of the field for each destination that describes the content.
+_FIELD_NAMES = {"keywords": "keywords", "subject": "subject", "doccomm": "description"}
 # Destinations that repeat text for old programs, or describe styles: nothing inside is read.
 _REPEATED_DESTINATIONS = frozenset(
     ("shprslt", "nonesttables", "mmathPict", "pgdsctbl", "nonshppict", "stylesheet", "ftnsep")
@@ -75,13 +81,11 @@ _DESTINATIONS_WITHOUT_TEXT = frozenset(
         "colortbl",
         "comment",
         "company",
-        "doccomm",
         "file",
         "filetbl",
         "generator",
         "hlinkbase",
         "info",
-        "keywords",
         "listoverridetable",
         "listtable",
         "manager",
@@ -97,7 +101,6 @@ _DESTINATIONS_WITHOUT_TEXT = frozenset(
         "revtim",
         "rxe",
         "sp",
-        "subject",
         "tc",
         "template",
         "txe",
@@ -163,8 +166,11 @@ _FONT_ENCODINGS = {
 }
 # Encoding of the characters that are written as bytes, by the control word of the document.
 _DOCUMENT_ENCODINGS = {"mac": "mac_roman", "pc": "cp437", "pca": "cp850"}
-# Properties of a shape that hold text: the alt text, and the text of word art.
-_SHAPE_TEXTS = frozenset(("wzDescription", "gtextUNICODE"))
+# Properties of a shape that hold text: the alt text, the title, and the text of word art.
+_SHAPE_TITLE = "wzName"
+_SHAPE_TEXTS = frozenset(("wzDescription", _SHAPE_TITLE, "gtextUNICODE"))
+# A title of a shape that a program made up, such as "Picture 3".
+_NUMBERED_TITLE = re.compile(r"[^\W\d_]+(?: [^\W\d_]+)? ?\d+")
 # A field that draws a reading above a base text, as Word writes readings of East Asian signs.
 _READING = re.compile(r"\\up\s*-?\d*\s*\(([^()]*)\)\s*,\s*([^()]*)\)")
 
@@ -235,6 +241,8 @@ def read_rtf(data: bytes) -> Extraction:
     extraction.title = clean_title(" ".join(reader.title.split()))
     extraction.date = reader.date
     extraction.all_text = list_rich_text(source)
+    for name, text in reader.properties:
+        add_property(extraction, name, text)
     return extraction
 
 
@@ -247,6 +255,7 @@ class _RichTextReader:
         left_out: Text that is formatted as hidden.
         title: Title that the properties state; empty if there is none.
         date: Day that the properties state in ISO order; None if there is none.
+        properties: Names and texts of further properties.
     """
 
     def __init__(self) -> None:
@@ -256,6 +265,7 @@ class _RichTextReader:
         self.left_out: list[str] = []
         self.title = ""
         self.date: str | None = None
+        self.properties: list[tuple[str, str]] = []
 
         self._group = _Group()
         self._outer_groups: list[_Group] = []
@@ -270,8 +280,8 @@ class _RichTextReader:
         self._default_font = ""
         self._font_in_table = ""
 
-        # The text of the value that is open, the name of the last property of a shape, and the
-        # parts of the date.
+        # The text of the value that is open, the name of the last property of a shape or of the
+        # document, and the parts of the date.
         self._value: list[str] = []
         self._property_name = ""
         self._date_parts: dict[str, int] = {}
@@ -352,13 +362,24 @@ class _RichTextReader:
             self.title = self.title or value
         elif destination == "creatim":
             self._set_date()
-        elif destination == "sn":
+        elif destination in _FIELD_NAMES:
+            self.properties.append((_FIELD_NAMES[destination], value))
+        elif destination in ("sn", "propname"):
             self._property_name = value
-        elif destination == "sv" and self._property_name in _SHAPE_TEXTS and value:
-            self.blocks.append(value)
+        elif destination == "staticval":
+            self.properties.append((self._property_name, value))
+        elif destination == "sv" and value:
+            self._add_shape_text(value)
         elif destination == "fldinst" and value.startswith("EQ"):
             for reading, base in _READING.findall(value):
                 self._paragraphs[-1].pieces.append(f"{base} {reading} ")
+
+    def _add_shape_text(self, value: str) -> None:
+        """Add the value of the last property of a shape, if it is text that people wrote."""
+        name = self._property_name
+        is_made_up = name == _SHAPE_TITLE and _NUMBERED_TITLE.fullmatch(value) is not None
+        if name in _SHAPE_TEXTS and not is_made_up:
+            self.blocks.append(value)
 
     def _set_date(self) -> None:
         """Set the date from the parts that the properties state. Programs write 0 if unknown."""

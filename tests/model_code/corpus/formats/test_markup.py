@@ -57,6 +57,8 @@ def markdown_text(source: str) -> str:
         ("word<a href='http://x.org/y#n1'><sup>1</sup></a>word", "word 1 word"),
         ("<math><msub><mi>x</mi><mi>i</mi></msub><mo>=</mo><mfrac><mn>1</mn></mfrac>", "xi = 1"),
         ("un<b>break</b>able", "unbreakable"),
+        ("<li><span style='display:block; float:left'>o</span>Oslo", "- o Oslo"),
+        ("<p><span style='x:y; display: block'>one <b>t</b>wo</span>three</p>", "one two three"),
         ("word<a href='#n1'><sup>1</sup></a>. <a href=#b1>iv</a>Note", "word 1 . iv Note"),
         ("<a href='#parts'>part</a>s of x<sup>2</sup>", "parts of x2"),
         ("Ida Holm<sup>1,2</sup> and Bo Lind<sup> 3</sup>.", "Ida Holm 1,2 and Bo Lind 3 ."),
@@ -263,3 +265,23 @@ def test_hostile_markup_is_read_in_bounded_time(unit):
     measure_completeness(read_markdown(markup))
 
     assert time.process_time() - started < 20
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        ('the [weir](w.md "for eels") holds', "the weir (for eels) holds"),
+        ('the [weir](w.md "weir") holds', "the weir holds"),
+        ("[a *weir*][w] holds\n\n[w]: w.md 'for eels'", "a weir (for eels) holds"),
+        ('[weir](w.md "a & b") [lock](l.md)', "weir (a & b) lock"),
+    ],
+)
+def test_title_of_a_link_in_markdown_is_read(source, text):
+    assert markdown_text(source) == text
+
+
+def test_title_of_a_link_in_a_page_is_left_out_and_noted():
+    extraction = read_html(b"the <a href=w title='for eels'>weir</a> <nav><a title=up>x</a></nav>")
+
+    assert extraction.text == "the weir"
+    assert [remark.kind for remark in measure_completeness(extraction)] == ["left out"]

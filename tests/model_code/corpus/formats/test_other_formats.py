@@ -352,6 +352,29 @@ def test_text_boxes_and_alt_texts_of_rich_text_are_read():
     assert extraction.text.split("\n") == ["a crane", "Boxed words.", "Beside it."]
 
 
+@pytest.mark.parametrize(
+    ("title", "text"), [("a lock keeper", "a lock keeper\nend"), ("Picture 3", "end")]
+)
+def test_titles_of_pictures_in_rich_text_are_read(title, text):
+    picture = rf"{{\*\shppict {{\pict {{\*\picprop {{\sp{{\sn wzName}}{{\sv {title}}}}}}}}}}}"
+    assert read_rich_text(picture + r" end\par").text == text
+
+
+def test_properties_of_rich_text_become_fields():
+    info = r"{\info{\keywords weir, eels}{\subject Water}{\doccomm A survey.}{\author N. N.}}"
+    custom = r"{\*\userprops {\propname Abstract}\proptype30{\staticval Few eels.}}"
+
+    extraction = read_rich_text(info + custom + r" text\par")
+
+    assert extraction.fields == {
+        "keywords": ["weir", "eels"],
+        "subject": "Water",
+        "description": "A survey.",
+        "abstract": "Few eels.",
+    }
+    assert extraction.text == "text"
+
+
 def test_headings_of_rich_text_are_kept():
     extraction = read_rich_text(r"\pard\outlinelevel1 Piers\par\pard Wood.\par")
 

@@ -23,7 +23,7 @@ tags: [green, soft]
 ---
 # On moss
 
-It *grows* in [shade](http://x.org "no").
+It *grows* in [shade](http://x.org "of trees").
 
 ## Kinds
 
@@ -62,7 +62,7 @@ def test_markdown_keeps_front_matter_headings_and_words(tmp_path):
     assert found["title"] == "On moss"
     assert str(found["date"]) == "2024-03-05"
     assert found["fields"] == {"tags": ["green", "soft"], "folder": "notes"}
-    assert found["text"].startswith("It grows in shade.\n\n## Kinds\n\n- peat")
+    assert found["text"].startswith("It grows in shade (of trees).\n\n## Kinds\n\n- peat")
     assert clean_text(found["text"]).endswith("\\# no heading\n\na b\n\nc d")
 
 
