@@ -275,7 +275,9 @@ def _error_message(error: ValidationError, cls: type[Settings], where: str) -> s
     if first["type"] == "missing":
         return f"{path} is required and missing"
 
-    # The location of an item of a list ends with its number; the rule is that of the field.
+    # The location of an error is a path of names. If one item of a list is wrong, the path ends
+    # with the number of the item, such as ("packages", 0). The allowed values belong to the whole
+    # field, here `packages`. So numbers are left out of the path that leads to the field.
     names = [key for key in first["loc"] if isinstance(key, str)]
     field = _group_at(cls, tuple(names[:-1])).model_fields[names[-1]]
     return f"{path} {_broken_rule(first, field)}"

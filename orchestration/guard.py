@@ -177,6 +177,10 @@ def json_line(
     return Response(body, status, headers, "application/json")
 
 
+def _is_start_page(path: str) -> bool:
+    return path == "/"
+
+
 class Guard:
     """ASGI middleware that checks every request and every WebSocket handshake.
 
@@ -188,7 +192,7 @@ class Guard:
         hosts: Names in the `Host` header, without port, that are allowed. This prevents DNS
             rebinding. None allows every name, for addresses that other machines reach.
         is_page: Function that returns whether a link of another site may open a path. A GET request
-            for such a path must change nothing.
+            for such a path must change nothing. By default, only the path "/" may be opened.
         token: Token that every request must have; None if no token is required.
         origins: Other sites whose pages may send requests.
     """
@@ -197,7 +201,7 @@ class Guard:
         self,
         app: ASGIApp,
         hosts: Collection[str] | None = LOOPBACK_HOSTS,
-        is_page: Callable[[str], bool] = "/".__eq__,
+        is_page: Callable[[str], bool] = _is_start_page,
         token: str | None = None,
         origins: Collection[str] = (),
     ) -> None:
@@ -416,11 +420,17 @@ def mlflow_app() -> ASGIApp:
     return _guard_page(app)
 
 
-def _guard_page(app: ASGIApp, is_page: Callable[[str], bool] = "/".__eq__) -> Guard:
-    """Return a page of `freshet ui` behind the guard.
+def _guard_page(app: ASGIApp, is_page: Callable[[str], bool] = _is_start_page) -> Guard:
+    """Wrap the web server of Dagster or MLflow in a `Guard`.
 
-    If a token is required, every name in the `Host` header is allowed, because other machines may
-    know this machine by any name.
+    `freshet ui` runs both servers, and tells them by `TOKEN_FILE_VARIABLE` if a token is required.
+    Without a token, the `Host` header must name this machine as `localhost` or by its loopback
+    address. With a token, other machines may connect, and they may know this machine by any name.
+    The header may then have any name, because the token protects the server.
+
+    Args:
+        app: The web server.
+        is_page: Function that returns whether a link of another site may open a path.
     """
     token_file = os.environ.get(TOKEN_FILE_VARIABLE)
     if token_file is None:

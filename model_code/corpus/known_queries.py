@@ -32,8 +32,10 @@ class CorpusQueries:
     """The known queries of a corpus, and hashes of its held-out queries.
 
     Attributes:
-        queries: Evidence for and against known queries: one entry per judgement or query of a row.
-            Entries of the same query and document are not summed yet.
+        queries: Evidence that a document answers a query, or does not answer it. Each judgement in
+            the training qrels gives one entry, and so does each query in the row of a document.
+            Several entries may be about the same query and document. `resolve_queries` adds up
+            their weights later.
         held_out: Hashes of all queries of dev, gate and test; see `query_hash`.
     """
 

@@ -264,8 +264,11 @@ def largest_safe_scale(
     for start in range(0, len(queries), block_size):
         block = slice(start, start + block_size)
         blocks.append(_best_scores(vectors, sample, encodings, queries[block], relevant[block]))
-    # Best scores of each query, (m,): by its answers, by other documents outside the sample, and by
-    # other documents of the sample with their learned vectors and with their encodings.
+    # For each query, the best score in each of four groups of vectors. All four arrays are (m,).
+    # - answers: learned vectors of the documents that answer the query
+    # - outside_sample: learned vectors of the other documents outside the sample
+    # - learned: learned vectors of the other documents in the sample
+    # - encoded: encodings of the documents of the group `learned`
     answers, outside_sample, learned, encoded = np.concatenate(blocks, axis=1)
 
     is_counted = (answers > outside_sample) & (answers > 0)

@@ -39,7 +39,8 @@ MIN_CHANCE = 0.1
 # of the gate has measured it. In recorded verdicts it lies between .05 and .2 for nDCG@10, and
 # above that for hit@1.
 TYPICAL_DEVIATION = 0.15
-# Keys of the deviations in the details of a task.
+# The ledger keeps details of each retune and retrain. Under these keys, they have the standard
+# deviations that the gate measured; see `Deviations`.
 GAIN_DEVIATION = "gain_deviation"
 LOSS_DEVIATION = "loss_deviation"
 
@@ -62,9 +63,12 @@ class GateQueries:
 class Deviations:
     """Standard deviations of the paired differences that a verdict is based on.
 
+    For each judged query, the gate subtracts the score of the live retriever from the score of the
+    new one. The more these differences deviate from each other, the more queries the gate needs.
+
     Attributes:
-        gain: Deviation of the metric that must rise.
-        no_loss: Largest deviation of the protected metrics.
+        gain: Standard deviation of the differences in the metric that must rise.
+        no_loss: The largest such deviation among the protected metrics, which must not fall.
     """
 
     gain: float = TYPICAL_DEVIATION

@@ -240,10 +240,15 @@ def interval_over_seeds(
 
 
 def _residual_variance(runs: np.ndarray) -> np.ndarray:
-    """Return the variance that neither the training nor the query explains, (c,).
+    """Return the residual variance of the scores in each column, (c,).
+
+    A score depends on the training, because some trainings are better than others. It also depends
+    on the query, because some queries are harder than others. Both effects are subtracted from the
+    scores. The variance of the rest is the residual variance.
 
     Args:
-        runs: Scores of each training, (s, n, c).
+        runs: Scores of s trainings for n queries in c columns, (s, n, c). A column is a metric or
+            another score that is evaluated by itself.
     """
     seeds, queries, _ = runs.shape
     by_seed = runs.mean(axis=1, keepdims=True)

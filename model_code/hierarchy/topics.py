@@ -209,13 +209,16 @@ def _rank_words(
 ) -> np.ndarray:
     """Return the words with a positive weight, the largest weight first.
 
-    Words of equal weight keep the order of the vocabulary.
+    If a share p of the node's passages and a share q of the parent's passages contain a word, the
+    weight of the word is factor * p * log(p / q). Words of equal weight keep the order of the
+    vocabulary.
 
     Args:
         words: Numbers of the words that the node's passages contain, (n,).
         node_shares: Share of the node's passages that contain each word, (n,).
         parent_shares: Share of the parent's passages that contain each word, (n,).
-        factors: Factors of the weights, (n,).
+        factors: Factor of each word's weight, (n,), between 0 and 1. It is 0 for a word that must
+            not be in a name, and below 1 for a pair of characters that may be no word.
 
     Returns:
         Word numbers, at most n.

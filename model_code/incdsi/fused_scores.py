@@ -360,12 +360,14 @@ class FusedScore:
             # The terms of the next queries are loaded together, which is faster.
             if i % LOADED_QUERIES == 0:
                 search.bm25.load_terms(queries.terms[i : i + LOADED_QUERIES])
-            # A query caches its score of every passage. The copy is dropped after its turn.
-            query = [replace(queries.terms[i], scores={})]
-            (bm25_ranking,) = search.bm25.search_encoded(query, CANDIDATES)
+            # A BM25 query caches its score of every passage. So a copy of the query is searched,
+            # and the next round of the loop replaces it. The caches of all queries together would
+            # take too much memory.
+            query = replace(queries.terms[i], scores={})
+            (bm25_ranking,) = search.bm25.search_encoded([query], CANDIDATES)
             documents.update(document for document, _ in bm25_ranking)
             unions.append(sorted(documents))
-            bm25_scores.extend(search.bm25.score_encoded(query, [unions[i]]))
+            bm25_scores.extend(search.bm25.score_encoded([query], [unions[i]]))
         dense_scores = search.dense.score_encoded(queries.vectors, unions)
 
         found: list[Competitors] = []

@@ -621,17 +621,18 @@ def _canonical_vector(
     vector: np.ndarray,
     multipliers: np.ndarray,
 ) -> np.ndarray:
-    """Compute the minimiser again, so that its last bits do not depend on the solver's path.
+    """Compute the minimiser again, so that its rounding does not depend on the solver's start.
 
-    The solver adds constraints in an order that depends on its start, which changes the rounding.
-    But the minimiser depends only on the hinges with positive multipliers, which are called active.
-    So it is computed from the active hinges alone, in the order of their rows. If this result is
-    less accurate than `vector`, `vector` is returned.
+    The solver adds constraints in an order that depends on its start. Another order leads to other
+    rounding errors, so the same objective could give slightly different vectors. The minimiser
+    itself depends only on the hinges with positive multipliers, which are called active. It is
+    therefore computed again from the active hinges alone, in the order of their rows. If this
+    result is less accurate than `vector`, `vector` is returned.
 
     Args:
         objective: Objective of the new document.
-        problem: Problem of the last round. Its m hinges are that of the new document, and those of
-            the m - 1 members.
+        problem: Problem of the last round, with m hinges. Hinge 0 belongs to the new document, and
+            hinge i to row `members[i - 1]`.
         members: Rows (m - 1,) of the older documents whose constraints were considered.
         vector: Minimiser (H,) that the solver found.
         multipliers: Multipliers (m,) of the minimiser.
@@ -660,15 +661,24 @@ def _canonical_vector(
 
 
 def _solve_all_charged(problem: HingeProblem) -> np.ndarray:
-    """Return the multipliers (m,) of a problem under the assumption that all hinges are positive.
+    """Return the multipliers (m,) of a problem, assuming that every hinge is charged.
 
-    They solve (A A' + D) x = A prior - limits, where A are the rows. The system is solved by a
-    Cholesky factor, and the result is refined once. If the matrix is singular within rounding, the
-    least-squares solution with the smallest norm is returned.
+    A hinge is charged if the score of its row exceeds its limit. Let A (m, H) be the rows of the
+    problem, D the diagonal matrix of the numbers lambda2 / weights, and x the multipliers. If all
+    hinges are charged, the solution v = prior - A'x satisfies
+
+        A v - limits = D x,    so    (A A' + D) x = A prior - limits
+
+    The second equation is solved by a Cholesky factor. One further step corrects the rounding of
+    the result. If A A' + D is singular within rounding, the least-squares solution with the
+    smallest norm is returned.
+
+    A negative multiplier in the result shows that the assumption is wrong.
     """
     matrix = problem.rows @ problem.rows.T
     # Add D to the diagonal: every (m + 1)-th number of a flat matrix (m, m).
     matrix.flat[:: len(matrix) + 1] += problem.diagonal
+    # The right-hand side, A prior - limits.
     pull = problem.excesses(problem.prior)
     factor, failed = lapack.dpotrf(matrix)
     if failed:

@@ -43,7 +43,20 @@ def layer_scores(queries: Tensor, documents: Tensor, temperature: float) -> Tens
 def best_layer_scores(
     queries: Tensor, documents: Tensor | None, temperature: float
 ) -> Tensor | None:
-    """Return f(q, d), the score of each document's best layer, (B, D); None without documents."""
+    """Score every document for every query by the document's best layer (MLR, equation 2).
+
+    A document has one vector per encoder layer. Its score f(q, d) for a query is the largest score
+    of these vectors.
+
+    Args:
+        queries: Vectors of the B queries, (B, H).
+        documents: Vectors of the m layers of each of the D documents, (D, m, H). None: there are no
+            documents.
+        temperature: Divisor of the scores.
+
+    Returns:
+        Scores, (B, D). None if `documents` is None.
+    """
     if documents is None:
         return None
     return layer_scores(queries, documents, temperature).amax(dim=2)

@@ -212,28 +212,42 @@ class QueryCache:
         return retriever
 
     def encode(self, retriever: Retriever, texts: Sequence[str]) -> None:
-        """Encode queries of several searches at once, which takes less time than one by one.
+        """Encode queries ahead of their searches, and keep the encodings.
+
+        Encoding many queries together takes less time than one by one. The retriever that
+        `cached(retriever)` returns finds the kept encodings when it searches these queries.
 
         Args:
-            retriever: The retriever, whose searches by `cached` find the encodings later.
+            retriever: Retriever that will search the queries.
             texts: The queries.
         """
         if isinstance(retriever, FusedSearch):
-            # A headline component reuses the vectors of a passage component with its encoder.
-            passage_fingerprints = set()
-            for component in retriever.components.values():
-                if component.dense is not None:
-                    passage_fingerprints.add(component.fingerprint)
-            for name, component in retriever.components.items():
-                is_headline = isinstance(component, HeadlineRetriever)
-                if is_headline and component.fingerprint in passage_fingerprints:
-                    continue
-                if isinstance(component, DenseRetriever) and name in retriever.late_components:
-                    self._encoder(component).encode_with_tokens(texts)
-                else:
-                    self.encode(component, texts)
+            self._encode_for_components(retriever, texts)
         elif isinstance(retriever, DenseRetriever):
             self._encoder(retriever).encode(texts)
+
+    def _encode_for_components(self, fusion: FusedSearch, texts: Sequence[str]) -> None:
+        """Encode queries as the components of a fusion will need them, and keep the encodings.
+
+        Only dense components need encodings. Some of them search passages, others headlines. If
+        both have the same encoder, the fusion uses the query vectors of the passage component for
+        the headline component too. The headline component is then left out here.
+        """
+        passage_fingerprints = set()
+        for component in fusion.components.values():
+            # `dense` is None for a headline component.
+            if component.dense is not None:
+                passage_fingerprints.add(component.fingerprint)
+
+        for name, component in fusion.components.items():
+            is_headline = isinstance(component, HeadlineRetriever)
+            if is_headline and component.fingerprint in passage_fingerprints:
+                continue
+            # Late interaction needs token signs as well as vectors.
+            if isinstance(component, DenseRetriever) and name in fusion.late_components:
+                self._encoder(component).encode_with_tokens(texts)
+            else:
+                self.encode(component, texts)
 
     def save(self) -> None:
         """Write the new encodings of each encoder to the cache folder."""

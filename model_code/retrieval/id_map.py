@@ -404,16 +404,17 @@ class IdMaps:
         return np.sort(self.group_rows(list(set(document_ids))).rows)
 
     def group_rows(self, document_ids: Sequence[str]) -> RowGroups:
-        """Return the rows of different documents; see `IdMap.group_rows`.
+        """Return the rows of different documents, grouped by document; see `IdMap.group_rows`.
 
-        Each document is looked up in the maps, one after the other, until one has it. Groups are
-        ordered by map, so that the rows of a map are adjacent and ascend from map to map.
+        Each document is looked up in the maps, one after the other, until one has it. The result
+        has the groups of the first map first, then the groups of the second map, and so on.
         """
-        # Rows and starts of the groups that each map contributes. The empty arrays are for the case
-        # that there are no documents.
+        # The rows that each map contributes, and the starts of their groups. The empty arrays are
+        # for the case that there are no documents.
         row_parts = [np.empty(0, np.int64)]
         start_parts = [np.empty(0, np.int64)]
         group_index = np.empty(len(document_ids), np.int64)
+        # Numbers of groups and rows that the maps before the present one have contributed.
         group_count = 0
         row_count = 0
         # Positions in `document_ids` of the documents that no map has so far.
@@ -428,6 +429,8 @@ class IdMaps:
                 positions[is_removed] = NOT_FOUND
 
             is_found = positions != NOT_FOUND
+            # `found` counts rows, starts and groups of this map from 0. In the result, they follow
+            # the rows, starts and groups of the maps before, so offsets are added.
             found = ids.group_at(positions[is_found])
             row_parts.append(found.rows + first_row)
             start_parts.append(found.starts + row_count)

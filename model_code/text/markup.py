@@ -35,7 +35,9 @@ _WRAPPED = (
     ("_", re.compile(r"(?<![\w.])__(?![_\s])([^_]+?)(?<!\s)__(?!\w|\.\w|\()")),
     ("_", re.compile(r"(?<![\w.])_(?![_\s])([^_]+?)(?<!\s)_(?!\w|\.\w|\()")),
 )
-# Marks of code whose other end is not in the text, because the text was cut out of a longer one.
+# Backticks without a partner. Markdown encloses code in a pair of backticks, and `_WRAPPED` removes
+# the pairs. If a text was cut out of a longer one, it may have only one backtick of a pair. This
+# backtick is removed if it touches a word or a bracket.
 _CUT_CODE = re.compile(r"(?<=[\w)\]])`+|`+(?=[\w(\[])")
 
 # reStructuredText: the name of a directive is kept, and two colons before code become one.

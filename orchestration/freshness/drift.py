@@ -89,6 +89,29 @@ MAX_PAST_ATTEMPTS = 20
 
 
 @dataclass(frozen=True)
+class PastAttempts:
+    """Facts about the retunes and retrains that were carried out since the last training.
+
+    A retune or a retrain is called an attempt, because the gate may refuse its result.
+
+    Attributes:
+        last_event: Id of the last event that an attempt covered. Without attempts, it is the last
+            event that the training covered.
+        last_refused_event: Id of the last event that a refused retrain covered. None if no
+            retrain was refused.
+        retune_queries: Largest number of judged queries on which a retune chose weights. 0 without
+            retunes.
+        deviations: For retunes and for retrains, the standard deviations that the gate measured
+            last. A kind of task without such a measurement is left out.
+    """
+
+    last_event: int
+    last_refused_event: int | None
+    retune_queries: int
+    deviations: Mapping[TaskKind, Deviations]
+
+
+@dataclass(frozen=True)
 class DriftCheck:
     """A drift report and the decision that follows from it.
 
@@ -262,7 +285,10 @@ def _measure_and_decide(
 def read_attempts(
     project: Project, searcher: Searcher, ledger: Ledger, ledger_view: LedgerView
 ) -> tuple[Attempts, int]:
-    """Count what has arrived since the retriever was last trained, retrained or retuned.
+    """Return the counts by which the policy decides whether to adapt the retriever again.
+
+    An attempt to adapt it is a retune or a retrain. An attempt whose result the gate refused counts
+    as well.
 
     Args:
         project: The project.
@@ -272,53 +298,66 @@ def read_attempts(
 
     Returns:
         The counts that the policy needs, and the number of documents that were added or changed
-        since the last attempt. An attempt is the training, a retrain or a retune, even if its
-        result was refused.
+        since the last attempt. Without attempts, it is their number since the last training.
     """
-    trained_event = ledger_view.cursor.trained
+    past = _read_past_attempts(ledger, ledger_view.cursor.trained)
     trained = trained_documents(searcher.generation)
     queries = read_retune_queries(project, searcher)
-    queries_before = max(queries.at_build, 1)
-    last_attempt = trained_event
-    last_refusal: int | None = None
-    # The deviations that the last verdict of each kind has measured, newest first.
-    deviations: dict[TaskKind, Deviations] = {}
-    for task in ledger.tasks.last(
-        ledger.retriever, MAX_PAST_ATTEMPTS, TaskKind.RETUNE, TaskKind.RETRAIN
-    ):
-        event = _event_of(task)
-        was_carried_out = task.state in (TaskState.DONE, TaskState.REFUSED)
-        # Attempts before the last training do not count any more.
-        if event is None or not was_carried_out or event <= trained_event:
-            continue
-        last_attempt = max(last_attempt, event)
-        if GAIN_DEVIATION in task.details:
-            deviations.setdefault(task.kind, Deviations.of_details(task.details))
-        if task.kind == TaskKind.RETUNE:
-            queries_before = max(queries_before, task.details.get("queries", 0))
-        elif task.state == TaskState.REFUSED:
-            last_refusal = max(last_refusal or 0, event)
 
     changed_since_refusal = None
-    if last_refusal is not None:
-        changed_since_refusal = _changed_documents(searcher, ledger_view, last_refusal)
+    if past.last_refused_event is not None:
+        changed_since_refusal = _changed_documents(searcher, ledger_view, past.last_refused_event)
     retune_obstacle = queries.obstacle
     if not isinstance(searcher.base.retriever, FusedRetriever):
         retune_obstacle = f"{searcher.generation.retriever} is no fusion"
     attempts = Attempts(
         queries=len(queries.learning.queries),
-        queries_before=queries_before,
+        queries_before=max(queries.at_build, past.retune_queries, 1),
         retune_obstacle=retune_obstacle,
         changed_since_refusal=changed_since_refusal,
         trained=len(trained),
         retrain_gate_obstacle=retrain_gate_obstacle(
-            project, searcher.generation, deviations.get(TaskKind.RETRAIN)
+            project, searcher.generation, past.deviations.get(TaskKind.RETRAIN)
         ),
         retune_gate_obstacle=queries.gate_obstacle(
-            parameters.load(project.params_file).promotion, deviations.get(TaskKind.RETUNE)
+            parameters.load(project.params_file).promotion, past.deviations.get(TaskKind.RETUNE)
         ),
     )
-    return attempts, _changed_documents(searcher, ledger_view, last_attempt)
+    return attempts, _changed_documents(searcher, ledger_view, past.last_event)
+
+
+def _read_past_attempts(ledger: Ledger, trained_event: int) -> PastAttempts:
+    """Read the retunes and retrains since the last training from the ledger.
+
+    Args:
+        ledger: The ledger, opened for the retriever.
+        trained_event: Id of the last event that the training covered. Attempts that cover no later
+            event are older than the training, and do not count.
+    """
+    last_event = trained_event
+    last_refused_event: int | None = None
+    retune_queries = 0
+    deviations: dict[TaskKind, Deviations] = {}
+
+    # The newest task comes first.
+    tasks = ledger.tasks.last(
+        ledger.retriever, MAX_PAST_ATTEMPTS, TaskKind.RETUNE, TaskKind.RETRAIN
+    )
+    for task in tasks:
+        event = _event_of(task)
+        was_carried_out = task.state in (TaskState.DONE, TaskState.REFUSED)
+        if event is None or not was_carried_out or event <= trained_event:
+            continue
+
+        last_event = max(last_event, event)
+        # Only the newest deviations of each kind of task are kept.
+        if GAIN_DEVIATION in task.details and task.kind not in deviations:
+            deviations[task.kind] = Deviations.of_details(task.details)
+        if task.kind == TaskKind.RETUNE:
+            retune_queries = max(retune_queries, task.details.get("queries", 0))
+        elif task.state == TaskState.REFUSED:
+            last_refused_event = max(last_refused_event or 0, event)
+    return PastAttempts(last_event, last_refused_event, retune_queries, deviations)
 
 
 def _event_of(task: Task) -> int | None:

@@ -76,8 +76,9 @@ def plan(project: Project, targets: Sequence[str] = ()) -> list[PlannedStage]:
     table, missing_keys = _table_and_missing_keys(project)
     recorded = dvc.stages_that_ran(project.root)
 
-    # `dvc status` fails while params.yaml lacks keys that a build would add. It is not needed if no
-    # stage ever ran.
+    # `dvc status` reports the changes of each stage since it last ran. If no stage ever ran, there
+    # is nothing to report. If params.yaml lacks settings that stages depend on, `dvc status` fails.
+    # A build adds the missing settings, but a plan does not. So DVC is asked in neither case.
     status: dict[str, Any] = {}
     if recorded and not missing_keys:
         completed = dvc.run_dvc(project, "--wait-for-lock", "status", "--json")

@@ -452,14 +452,20 @@ def compare_ranks(comparison: Comparison, document_id: str, verdict: str) -> str
 
 
 def ask_mlflow(project: Project, open_version: str) -> dict[str, Any] | None:
-    """Return the challenger in MLflow's registry, found by a process of low priority.
+    """Look up the present challenger in MLflow's registry, and download its files.
+
+    The import of MLflow takes seconds, and would slow the searches of this process. So another
+    process with a low priority does the look-up; see `orchestration.registry.shadow_challenger`.
 
     Args:
         project: The project.
-        open_version: Number of the version that is open, or "".
+        open_version: Number of the challenger that this process has open already; "" without one.
+            The files of this version are not downloaded again.
 
     Returns:
-        `version`, `retriever` and `files` of the challenger; None if there is none.
+        A dictionary with `version`, `retriever` and `files` of the present challenger; None if
+        there is no challenger. `files` is the path of the downloaded folder. It is None if the
+        present challenger is `open_version`.
 
     Raises:
         FreshetError: If the process fails.

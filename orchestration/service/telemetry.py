@@ -88,11 +88,15 @@ class Telemetry:
         span.end(end)
 
     def observe_gauges(self, names: Iterable[str], collect: CollectGauges) -> None:
-        """Export the gauges that Prometheus reads, under the same names.
+        """Create an OpenTelemetry gauge for each gauge of the service.
+
+        Prometheus reads the gauges of the service from `/metrics`. The gauges that are created here
+        have the same names and values. OpenTelemetry reads their values at each export, and sends
+        them to its endpoint.
 
         Args:
             names: Names of the gauges.
-            collect: Returns all gauges.
+            collect: Function that returns all gauges of the service with their present values.
         """
         for name in names:
             self._meter.create_observable_gauge(name, [self._gauge_callback(name, collect)])

@@ -48,7 +48,8 @@ from model_code.text.documents import Document
 QUERY_HASH = re.compile("[0-9a-f]{64}")
 """Form of a hash that `query_hash` returns."""
 
-# Name of the folder in the project's root to which an export is copied that becomes the corpus.
+# Name of a folder in the project's root. If the project has no live collection, an import copies
+# the export to this folder, and the copy becomes the corpus.
 IMPORTED_FOLDER = "imported"
 
 # Origin that the ledger records for an imported document if the export names none. Such a document

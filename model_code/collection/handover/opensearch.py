@@ -82,8 +82,10 @@ class OpenSearchFiles:
         """Write the requests that are still in memory to the last file."""
         if self._lines:
             self._write_file()
-        # A hand-over that was interrupted may have written more files of these names, with requests
-        # that are out of date.
+        # If this hand-over was interrupted before, it now runs again. The files of both runs have
+        # the same names, with the numbers 0, 1, 2 and so on. This run has replaced the files 0 to
+        # `self._files - 1`. Files with higher numbers come from the interrupted run. Their requests
+        # are out of date.
         for path in self._folder.glob(f"{self._stem}-*.ndjson"):
             if WRITTEN_FILE.fullmatch(path.name):
                 number = int(path.stem.rpartition("-")[2])

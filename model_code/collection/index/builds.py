@@ -59,8 +59,9 @@ def open_build(
     store = GenerationStore(project.live, retriever)
     with file_lock(project.live / WRITER_LOCK):
         ledger = open_ledger_if_exists(project, retriever)
-        # An earlier writer may have been killed, so its work is completed first. This opens the
-        # ledger, which must not be created here if the project has none.
+        # A process that was changing the collection may have been killed. `recover` completes its
+        # work, and creates a ledger if there is none. A project without a ledger must stay without
+        # one, so `recover` is only called if the project or its generation uses a ledger.
         if store.current_number() is not None:
             uses_ledger = ledger is not None or has_ledger_position(store.current())
             if uses_ledger:
