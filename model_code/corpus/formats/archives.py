@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 from xml.parsers import expat
 
+from model_code.corpus.formats.extraction import separate_raised_text
 from model_code.corpus.rows import RowError
 
 # Most parts (files) of an archive.
@@ -61,12 +62,14 @@ class TextNames:
         skipped: Local names of the elements that are left out with everything inside.
         blocks: Local names of the elements that begin and end a piece of text, such as a paragraph.
         gaps: Local names of the elements that are read as a blank, or have one on either side.
+        separates_raised_text: Whether a raised number behind a word is a word of its own.
     """
 
     counted: frozenset[str] | None = frozenset()
     skipped: frozenset[str] = frozenset()
     blocks: frozenset[str] = frozenset()
     gaps: frozenset[str] = frozenset()
+    separates_raised_text: bool = False
 
 
 class Archive:
@@ -259,6 +262,32 @@ def repair_xml(data: bytes, name: str) -> Any:
         raise
 
 
+# Properties of a run of OOXML that may raise its text.
+RAISING_PROPERTIES = frozenset(("vertAlign", "rPr"))
+# Elements that hold text of one format, and all elements that say whether text is raised.
+_RUNS = frozenset(("r", "span"))
+_RAISING_ELEMENTS = _RUNS | RAISING_PROPERTIES | {"style", "text-properties"}
+
+
+def is_raised_position(position: str) -> bool:
+    """Return whether a position of OpenDocument, such as "super 58%" or "33% 58%", is raised."""
+    height = position.partition(" ")[0]
+    return height == "super" or height.rstrip("%").strip("0").isdecimal()
+
+
+def is_raising_property(name: str, value: str, baseline: str) -> bool:
+    """Return whether a property of a run of OOXML raises its text.
+
+    Args:
+        name: Local name of the element.
+        value: Its attribute `val`, which Word uses.
+        baseline: Its attribute `baseline`, which PowerPoint uses: a height in thousandths.
+    """
+    if name == "vertAlign":
+        return value == "superscript"
+    return name == "rPr" and baseline.isdecimal() and int(baseline) > 0
+
+
 class _PartReader:
     """Reads an XML part of an archive with expat, and collects its text without building a tree.
 
@@ -280,6 +309,7 @@ class _PartReader:
         self._skipped = text_names.skipped
         self._blocks = text_names.blocks
         self._gaps = text_names.gaps
+        self._separates_raised_text = text_names.separates_raised_text
         self._max_elements = max_elements
 
         # The text of each piece that has not ended yet, the innermost last. A footnote, for
@@ -290,6 +320,10 @@ class _PartReader:
         self._level = 0
         # Level of the open element that is left out with everything inside, if there is one.
         self._skipped_at: int | None = None
+        # Whether the text of the open run or span is raised. In OpenDocument, a style raises text.
+        self._is_raised = False
+        self._style_name = ""
+        self._raising_styles: set[str] = set()
         # Number of open elements whose text is listed. Such elements may be nested.
         self._open_counted = 0
 
@@ -329,6 +363,7 @@ class _PartReader:
                 f"the part {self._name} has more than {self._max_elements:,} elements"
             )
         local_name = name.rpartition(":")[2]
+        self._follow_raised_text(local_name, attributes)
         if self._skipped_at is None and local_name in self._skipped:
             self._skipped_at = self._level
         if self._counted is not None and local_name in self._counted:
@@ -343,6 +378,8 @@ class _PartReader:
     def _end(self, name: str) -> None:
         """End an element. The end of a block ends its piece of text."""
         local_name = name.rpartition(":")[2]
+        if local_name in _RUNS:
+            self._is_raised = False
         if self._counted is not None and local_name in self._counted:
             self._open_counted -= 1
         if self._skipped_at == self._level:
@@ -358,7 +395,30 @@ class _PartReader:
         """Add text to the current piece, if it is inside of a listed element and not left out."""
         is_counted = self._counted is None or self._open_counted > 0
         if is_counted and self._skipped_at is None:
-            self._open_pieces[-1].append(text)
+            piece = self._open_pieces[-1]
+            if self._is_raised and self._separates_raised_text:
+                text = separate_raised_text(text, "".join(piece[-3:]))
+            piece.append(text)
+
+    def _follow_raised_text(self, local_name: str, attributes: dict[str, str]) -> None:
+        """Note whether an element begins raised text, or is a style that raises text."""
+        if local_name not in _RAISING_ELEMENTS:
+            return
+        values: dict[str, str] = {}
+        for key, value in attributes.items():
+            values[key.rpartition(":")[2]] = value
+
+        if local_name == "style":
+            self._style_name = values.get("name", "")
+        elif local_name == "text-properties":
+            if is_raised_position(values.get("text-position", "")):
+                self._raising_styles.add(self._style_name)
+        elif local_name == "span":
+            self._is_raised = values.get("style-name") in self._raising_styles
+        elif local_name == "r":
+            self._is_raised = False
+        elif is_raising_property(local_name, values.get("val", ""), values.get("baseline", "")):
+            self._is_raised = True
 
     def _end_piece(self) -> None:
         """List the innermost open piece of text, and empty it."""

@@ -19,6 +19,10 @@ from model_code.corpus.reading_notes import NoteKind
 
 # Letters and digits. An underscore separates words, because Markdown emphasises with it.
 _WORD = re.compile(r"[^\W_]+")
+# A raised number behind a word is the mark of a footnote. Behind one or two letters it is a power,
+# as in km².
+_RAISED_NUMBER = re.compile(r"\s*\d{1,3}(?:[,-]\d{1,3})*\s*")
+_MARKED_WORD = re.compile(r"[^\W\d_]{3}\Z")
 # Characters that are no part of a word: soft hyphens, and signs that Markdown puts inside of words.
 _IGNORED = dict.fromkeys(map(ord, "\u00ad*`~[]"))
 
@@ -107,6 +111,22 @@ def measure_completeness(extraction: Extraction) -> list[Remark]:
         detail = "hidden text and navigation were left out"
         remarks.append(Remark("left out", detail, words_left_out / total))
     return remarks
+
+
+def separate_raised_text(text: str, preceding: str) -> str:
+    """Return raised text, with blanks around it if it is the mark of a footnote behind a word.
+
+    Args:
+        text: The raised text.
+        preceding: The text directly before it.
+
+    >>> separate_raised_text("7", "the weir"), separate_raised_text("2", "40 km")
+    (' 7 ', '2')
+    """
+    is_number = _RAISED_NUMBER.fullmatch(text) is not None
+    if is_number and _MARKED_WORD.search(preceding[-3:]) is not None:
+        return f" {text} "
+    return text
 
 
 def _different_pieces(pieces: Iterable[str]) -> Iterable[str]:

@@ -13,8 +13,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from model_code.corpus.formats.archives import Archive, TextNames, UnsafeXmlError
-from model_code.corpus.formats.extraction import Extraction
+from model_code.corpus.formats.archives import (
+    RAISING_PROPERTIES,
+    Archive,
+    TextNames,
+    UnsafeXmlError,
+    is_raised_position,
+    is_raising_property,
+)
+from model_code.corpus.formats.extraction import Extraction, separate_raised_text
 from model_code.corpus.formats.properties import add_property
 from model_code.corpus.formats.titles import clean_title
 from model_code.corpus.rows import RowError
@@ -107,12 +114,14 @@ OOXML_TEXT = TextNames(
     skipped=OOXML_NAMES.skipped,
     blocks=frozenset(("p", "tr", "tc", "pt", "si", "comment", "txbxContent", "v", "text")),
     gaps=frozenset(("tab", "br", "cr", "ptab", "noBreakHyphen", *OOXML_NAMES.spaced)),
+    separates_raised_text=True,
 )
 OPEN_DOCUMENT_TEXT = TextNames(
     counted=frozenset(("p", "h", "title", "desc")),
     skipped=OPEN_DOCUMENT_NAMES.skipped,
     blocks=frozenset(("p", "h", "title", "desc")),
     gaps=frozenset(("tab", "line-break", "s", *OPEN_DOCUMENT_NAMES.spaced)),
+    separates_raised_text=True,
 )
 
 
@@ -148,7 +157,8 @@ def read_blocks(
     """
     from lxml import etree
 
-    reader = _BlockReader(names, heading_level)
+    raising_styles = _find_raising_styles(root) if names.text is None else frozenset()
+    reader = _BlockReader(names, heading_level, raising_styles)
     walker = etree.iterwalk(root, events=("start", "end"))
     skipped_element: Any = None
     for event, element in walker:
@@ -172,6 +182,17 @@ def read_blocks(
     return reader.blocks
 
 
+def _find_raising_styles(root: Any) -> frozenset[str]:
+    """Return the names of the styles that raise text, in the part of an element of OpenDocument."""
+    raising_styles: set[str] = set()
+    document = root.getroottree().getroot()
+    for properties in document.iter("{*}text-properties"):
+        style = properties.getparent()
+        if style is not None and is_raised_position(attribute(properties, "text-position")):
+            raising_styles.add(attribute(style, "name"))
+    return frozenset(raising_styles)
+
+
 class _BlockReader:
     """Collects the blocks of a document while its elements begin and end.
 
@@ -179,12 +200,18 @@ class _BlockReader:
         blocks: Paragraphs, headings and rows.
     """
 
-    def __init__(self, names: ElementNames, heading_level: Callable[[Any], int]) -> None:
+    def __init__(
+        self,
+        names: ElementNames,
+        heading_level: Callable[[Any], int],
+        raising_styles: frozenset[str],
+    ) -> None:
         """Prepare to read one part.
 
         Args:
             names: Names of the format.
             heading_level: Returns the level of a paragraph as heading, and 0 for other paragraphs.
+            raising_styles: Names of the styles of OpenDocument that raise text.
         """
         self.blocks: list[str] = []
         self._names = names
@@ -197,6 +224,9 @@ class _BlockReader:
         # Blocks of each open cell, and texts of the cells of each open row.
         self._cells: list[list[str]] = []
         self._rows: list[list[str]] = []
+        # Whether the text of the open run is raised, and styles of OpenDocument that raise text.
+        self._is_raised = False
+        self._raising_styles = raising_styles
         # The title and the description of the last picture.
         self._last_alt_texts: deque[str] = deque(maxlen=2)
 
@@ -224,9 +254,16 @@ class _BlockReader:
         elif self._has_mixed_text and name in _ALT_ELEMENTS and element.text:
             self._add(f" {element.text} ")
         elif self._has_mixed_text and self._paragraphs:
-            self._add(_collapse(element.text))
+            is_raised = attribute(element, "style-name") in self._raising_styles
+            self._add_run(_collapse(element.text), is_raised)
         elif names.text is not None and name in names.text:
-            self._add(element.text or "")
+            self._add_run(element.text or "", self._is_raised)
+        elif name == "r":
+            self._is_raised = False
+        elif name in RAISING_PROPERTIES:
+            value = attribute(element, "val")
+            if is_raising_property(name, value, attribute(element, "baseline")):
+                self._is_raised = True
 
         for attribute_name in names.alt_attributes.get(name, ()):
             alt_text = (element.get(attribute_name) or "").strip()
@@ -269,6 +306,12 @@ class _BlockReader:
             self._paragraphs[-1].append(text)
         elif text.strip():
             self._add_block(text)
+
+    def _add_run(self, text: str, is_raised: bool) -> None:
+        """Add text that may be raised. The mark of a footnote joins no word."""
+        if is_raised and self._paragraphs:
+            text = separate_raised_text(text, "".join(self._paragraphs[-1][-3:]))
+        self._add(text)
 
     def _add_blank(self) -> None:
         """Add a blank to the open paragraph, if there is one."""

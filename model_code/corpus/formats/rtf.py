@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from model_code.corpus.formats.extraction import Extraction
+from model_code.corpus.formats.extraction import Extraction, separate_raised_text
 from model_code.corpus.formats.office_xml import MAX_HEADING_LEVEL
 from model_code.corpus.formats.properties import add_property
 from model_code.corpus.formats.titles import clean_title
@@ -188,6 +188,7 @@ class _Group:
         is_repeated: Whether nothing inside is read.
         is_hidden: Whether the text is formatted as hidden.
         is_deleted: Whether a tracked change deleted the text.
+        is_raised: Whether the text is raised, as the mark of a footnote is.
         fallback_characters: Number of characters for old programs that follow each character that
             is written in Unicode.
         font: Number of the font, by which bytes are decoded.
@@ -200,6 +201,7 @@ class _Group:
     is_repeated: bool = False
     is_hidden: bool = False
     is_deleted: bool = False
+    is_raised: bool = False
     fallback_characters: int = 1
     font: str = ""
 
@@ -438,7 +440,12 @@ class _RichTextReader:
             group.is_hidden = number != 0
         elif word == "deleted":
             group.is_deleted = number != 0
+        elif word == "super":
+            group.is_raised = number != 0
+        elif word in ("nosupersub", "sub"):
+            group.is_raised = False
         elif word == "plain":
+            group.is_raised = False
             group.is_hidden = False
             group.is_deleted = False
             group.font = self._default_font
@@ -559,7 +566,10 @@ class _RichTextReader:
         elif group.is_hidden:
             self.left_out.append(text)
         else:
-            self._paragraphs[-1].pieces.append(text)
+            pieces = self._paragraphs[-1].pieces
+            if group.is_raised:
+                text = separate_raised_text(text, "".join(pieces[-3:]))
+            pieces.append(text)
 
     def _end_paragraph(self) -> None:
         """Make a block of the text since the last paragraph."""
@@ -606,6 +616,7 @@ _BREAK = re.compile(
     r"\\(?:par|line|tab|row|nestrow|cell|nestcell|sect|page|column|emspace|enspace|mr)"
     r"(?![a-z])"
 )
+_RAISED = re.compile(r"\\super(?:\d*) ?(?:\\[a-z]+-?\d* ?){0,20}[\d,-]{1,9}(?![\d,-])")
 _CONTROL_WORD = re.compile(r"\\[a-zA-Z]{1,32}(?:-?\d{1,10})? ?|\\\*|[{}\r\n\0]")
 # The mark of a character that is written as a byte, and a word that may have such marks.
 _BYTE_MARK = "\ue000"
@@ -623,12 +634,15 @@ def list_rich_text(source: str) -> list[str]:
     The text is compared with that of the reader, to find text that the reader lost. Words with a
     character that is written as a byte are left out, because its encoding depends on the font.
 
+    Words beside raised digits are left out, too: they may be marks of footnotes, or powers.
+
     Args:
         source: The file, with one character for each byte.
     """
     text = _SIGN.sub(" ", _drop_binary(source))
     text = text.replace("\\-", "").replace("\\_", "-")
     text = "".join(_groups_with_text(text))
+    text = _RAISED.sub(_BYTE_MARK, text)
     text = _replace_unicode(_BYTE.sub(_BYTE_MARK, text))
     text = _CONTROL_WORD.sub("", _BREAK.sub(_PIECE_END, text))
     text = _MARKED_WORD.sub(lambda word: "" if _BYTE_MARK in word[0] else word[0], text)

@@ -51,6 +51,24 @@ def test_reading_of_a_sign_is_a_word_of_its_own():
     assert text_of(body) == "See かんじ 漢字"
 
 
+RAISED = '<w:vertAlign w:val="superscript"/>'
+
+
+@pytest.mark.parametrize(
+    ("inner", "text"),
+    [
+        (run("the weir") + run("7", RAISED) + run("held"), "the weir 7 held"),
+        (run("40 km") + run("2", RAISED), "40 km2"),
+        (run("the 5") + run("th", RAISED), "the 5th"),
+        (run("acid", RAISED) + run("7"), "acid7"),
+        (run("acid") + run("7", '<w:vertAlign w:val="subscript"/>'), "acid7"),
+        (run("we") + run("ir") + run("3,4", RAISED) + run("."), "weir 3,4 ."),
+    ],
+)
+def test_raised_number_behind_a_word_is_a_word_of_its_own(inner, text):
+    assert text_of(paragraph(inner)) == text
+
+
 def test_title_and_description_of_a_picture_are_read_once():
     frame = '<wp:docPr title="Crane" descr="a crane"/>'
 

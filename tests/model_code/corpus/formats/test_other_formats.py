@@ -243,6 +243,53 @@ def test_link_in_a_presentation_joins_no_word():
     assert "dredged  1" in extraction.text
 
 
+def test_raised_number_in_a_presentation_joins_no_word():
+    pptx = pytest.importorskip("pptx")
+    presentation = pptx.Presentation()
+    slide = presentation.slides.add_slide(presentation.slide_layouts[1])
+    paragraph = slide.placeholders[1].text_frame.paragraphs[0]
+    paragraph.add_run().text = "dredged"
+    mark = paragraph.add_run()
+    mark.text = "1"
+    mark.font._element.set("baseline", "30000")
+    stream = io.BytesIO()
+    presentation.save(stream)
+
+    assert "dredged 1" in require_complete(read_pptx(stream.getvalue())).text
+
+
+@pytest.mark.parametrize(
+    ("position", "text"),
+    [
+        ("super 58%", "the weir 7 held"),
+        ("33% 58%", "the weir 7 held"),
+        ("-33% 58%", "the weir7held"),
+    ],
+)
+@pytest.mark.parametrize("read", [read_odt, read_odp])
+def test_raised_number_in_an_open_document_joins_no_word(position, text, read):
+    style = f'<s:style s:name="T1"><s:text-properties s:text-position="{position}"/></s:style>'
+    paragraph = '<t:p>the weir<t:span t:style-name="T1">7</t:span>held</t:p>'
+    content = f'<o:d xmlns:o="o" xmlns:s="s" xmlns:t="t">{style}<t:page>{paragraph}</t:page></o:d>'
+
+    extraction = require_complete(read(archive({"content.xml": content})))
+
+    assert extraction.text.splitlines()[-1] == text
+
+
+@pytest.mark.parametrize(
+    ("source", "text"),
+    [
+        (r"the weir{\super 7}held", "the weir 7 held"),
+        (r"the weir\super\fs16 7\nosupersub  held", "the weir 7 held"),
+        (r"40 km{\super 2}", "40 km2"),
+        (r"acid{\sub 7}", "acid7"),
+    ],
+)
+def test_raised_number_in_rich_text_joins_no_word(source, text):
+    assert " ".join(read_rich_text(source + r"\par").text.split()) == text
+
+
 def test_open_document_text_is_read_once():
     parts = {"content.xml": ODT, "meta.xml": '<m xmlns:dc="d"><dc:title>Docks</dc:title></m>'}
     extraction = require_complete(read_odt(archive(parts)))
