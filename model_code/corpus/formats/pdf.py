@@ -229,7 +229,8 @@ def _page_text(page: PageObject) -> str:
     if "".join(piece.text for piece in pieces) != text:
         # The pieces are not the whole text, such as on a page with text inside of drawings.
         return text
-    return _separate_note_marks(_separate_words(_restore_numbers(pieces)))
+    ordered_pieces = _order_right_to_left(_restore_numbers(pieces))
+    return _separate_note_marks(_separate_words(ordered_pieces))
 
 
 def _page_fonts(page: PageObject) -> Any:
@@ -282,6 +283,72 @@ def _restore_numbers(pieces: Sequence[_TextPiece]) -> list[_TextPiece]:
     return restored
 
 
+def _order_right_to_left(pieces: Sequence[_TextPiece]) -> list[_TextPiece]:
+    """Return pieces of text in which runs from right to left are in reading order.
+
+    Programs draw the pieces of such a run from left to right, and split it at vowel signs and at
+    numbers. pypdf reverses the letters of each piece, but not the pieces. A run becomes one piece.
+    """
+    ordered: list[_TextPiece] = []
+    run: list[_TextPiece] = []
+    for piece in pieces:
+        if run and not _continues_run(piece, run[-1]):
+            ordered.extend(_join_run(run))
+            run = []
+        run.append(piece)
+    ordered.extend(_join_run(run))
+    return ordered
+
+
+def _continues_run(piece: _TextPiece, previous: _TextPiece) -> bool:
+    """Return whether a piece is drawn right of the previous one, in a run from right to left.
+
+    A vowel sign may begin a little right of its letter, which is drawn next. A piece behind a gap
+    is another cell of a table.
+    """
+    for text in (previous.text, piece.text):
+        if _LEFT_TO_RIGHT.search(text) is not None:
+            return False
+    is_on_line = abs(piece.bottom - previous.bottom) < previous.size / 2
+    is_right = piece.left > previous.left - previous.size / 4
+    is_near = piece.left < _rightmost_end(previous)
+    return is_on_line and is_right and is_near and "\n" not in previous.text
+
+
+def _rightmost_end(piece: _TextPiece) -> float:
+    """Return the place behind a piece if its letters are as wide as few letters are."""
+    return piece.left + piece.size * (len(piece.text) + 1)
+
+
+def _join_run(run: Sequence[_TextPiece]) -> Sequence[_TextPiece]:
+    """Return the pieces of a run from right to left as one piece, in reverse order.
+
+    Pieces without a letter of such a script are returned as they are. A line break stays at the
+    end, and a blank between two pieces stays between them.
+    """
+    is_right_to_left = any(_is_right_to_left(piece.text) for piece in run)
+    if len(run) == 1 or not is_right_to_left or "\n" in run[-1].text.rstrip("\n"):
+        return run
+
+    text = run[-1].text.rstrip("\n")
+    line_break = run[-1].text[len(text) :]
+    last_sign = text[-1:]
+    later = run[-1].text
+    for piece in reversed(run[:-1]):
+        had_blank = piece.text[-1:].isspace() or later[:1].isspace()
+        has_blank = text[-1:].isspace() or piece.text[:1].isspace()
+        if had_blank and not has_blank:
+            text += " "
+        text += piece.text
+        later = piece.text
+    # A blank at either end keeps the run apart from the text around it.
+    if run[0].text[:1].isspace():
+        text = f" {text}"
+    if last_sign.isspace():
+        text = f"{text} "
+    return [run[0]._replace(text=text + line_break)]
+
+
 def _separate_words(pieces: Sequence[_TextPiece]) -> list[_TextPiece]:
     """Return pieces of text with blanks between words that are not side by side on the page.
 
@@ -299,18 +366,22 @@ def _separate_words(pieces: Sequence[_TextPiece]) -> list[_TextPiece]:
 def _is_other_word(piece: _TextPiece, previous: _TextPiece) -> bool:
     """Return whether a piece continues the text of the previous one, but is no part of its word.
 
-    Such a piece has the other direction, or begins left of the previous piece. Cells of a table
-    that is written from right to left begin so, and the numbers of lines.
+    Such a piece has the other direction, or begins left of the previous piece or behind a gap.
+    Cells of a table that is written from right to left begin so, and the numbers of lines.
     """
     last = previous.text[-1:]
     first = piece.text[:1]
     if not last.isalnum() or not first.isalnum():
         return False
-    if bool(_RIGHT_TO_LEFT.match(last)) != bool(_RIGHT_TO_LEFT.match(first)):
+    is_right_to_left = _RIGHT_TO_LEFT.match(first) is not None
+    if is_right_to_left != (_RIGHT_TO_LEFT.match(last) is not None):
         return True
     # The accent of a letter may be drawn a little to the left.
+    is_left = piece.left < previous.left - previous.size
+    # pypdf puts the blank for a gap behind a text that is written from right to left.
+    is_behind_gap = is_right_to_left and piece.left > _rightmost_end(previous)
     is_on_line = abs(piece.bottom - previous.bottom) < previous.size / 2
-    return is_on_line and piece.left < previous.left - previous.size
+    return is_on_line and (is_left or is_behind_gap)
 
 
 def _separate_note_marks(pieces: Sequence[_TextPiece]) -> str:

@@ -191,6 +191,31 @@ def test_word_of_the_other_direction_is_not_joined():
 
 
 @pytest.mark.parametrize(
+    ("places", "text"),
+    [
+        # Drawn from left to right, as LibreOffice and Chromium do: the right one is read first.
+        ((80, 100, 120), "\u05d3 \u0664\u0662 \u05d1"),
+        # Drawn from right to left, as Word does, or in cells that are far apart.
+        ((120, 100, 80), "\u05d1 \u0664\u0662 \u05d3"),
+        ((80, 200, 320), "\u05d1 \u0664\u0662 \u05d3"),
+    ],
+)
+def test_pieces_from_right_to_left_are_read_in_order(places, text):
+    pieces = ""
+    for letters, place in zip(("C", "AB", "D"), places, strict=True):
+        pieces += f") Tj ET BT /F1 12 Tf {place} 700 Td ({letters}"
+    page = draw_letters(pieces, "\u0664\u0662\u05d1\u05d3")
+
+    assert " ".join(read_pdf(page).text.split()[3:]) == text
+
+
+def test_cells_from_left_to_right_are_not_joined():
+    cells = "A) Tj ET BT /F1 12 Tf 280 700 Td (BA) Tj ET BT /F1 12 Tf 72 680 Td (B"
+    page = draw_letters(cells, "\u05d3\u05d1")
+    assert read_pdf(page).text.split()[3:] == ["\u05d3", "\u05d3\u05d1", "\u05d1"]
+
+
+@pytest.mark.parametrize(
     ("drawn", "kinds"),
     [("AB", ["lost text"]), ("B dock", ["unreadable value"]), ("B 12", []), ("dock", [])],
 )
