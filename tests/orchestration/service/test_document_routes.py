@@ -353,7 +353,9 @@ def test_waiting_changes_become_one_generation(serve, live):
         large = pool.submit(add, client, *[CAKE] * 9)
         assert until(lambda: live.pending)
         small = [pool.submit(add, client, {"_id": str(i), "text": "tea"}) for i in range(8)]
-        assert until(lambda: status(client)["waiting_documents"] == 8)
+        # A batch takes the changes that are recorded, and recording follows waiting.
+        assert until(lambda: len(live.pending) == 9 + 8)
+        assert status(client)["waiting_documents"] == 8
         live.can_apply.set()
 
     assert large.result().json()["generation"] == 1
