@@ -88,7 +88,9 @@ def windows(text: str, words: int, stride: int, prefix: str = "", shift: int = 0
         # A window holds at least one piece, even if the piece alone exceeds the limit.
         fitting_end = bisect_right(words_before, words_before[first] + words) - 1
         end = max(first + 1, fitting_end)
-        spans.append(Span(shift + pieces[first].start, shift + pieces[end - 1].end, prefix))
+        window_start = shift + pieces[first].start
+        window_end = shift + pieces[end - 1].end
+        spans.append(Span(window_start, window_end, prefix))
 
         # The next window starts within this one or right after it, so that no piece is skipped.
         next_first = bisect_left(words_before, words_before[first] + stride)

@@ -109,12 +109,12 @@ def _record(project: Project, judged: JudgementInput, dry_run: bool, as_json: bo
     counts = count_judgements(project)
 
     if as_json:
+        refused_rows = [{"location": row.location, "reason": row.message} for row in judged.refused]
+        change_counts = asdict(changes) if changes is not None else None
         record: dict[str, Any] = {
             "judgements": len(judged.pairs),
-            "changes": None if changes is None else asdict(changes),
-            "refused": [
-                {"location": row.location, "reason": row.message} for row in judged.refused
-            ],
+            "changes": change_counts,
+            "refused": refused_rows,
             "questions": counts.as_dict(),
             "dry_run": dry_run,
         }
@@ -138,10 +138,11 @@ def _report_lines(judged: JudgementInput, dry_run: bool) -> Iterator[str]:
     """Yield lines with the number of judgements that were read, and the first refused rows."""
     # Questions that differ only in case are one question.
     questions = len({pair.question.casefold() for pair in judged.pairs})
+    judgements = len(judged.pairs)
     verb = "would be recorded" if dry_run else "read"
-    judgement_noun = "judgement" if len(judged.pairs) == 1 else "judgements"
+    judgement_noun = "judgement" if judgements == 1 else "judgements"
     question_noun = "question" if questions == 1 else "questions"
-    yield f"{len(judged.pairs):,} {judgement_noun} of {questions:,} {question_noun} {verb}"
+    yield f"{judgements:,} {judgement_noun} of {questions:,} {question_noun} {verb}"
     if judged.refused:
         noun = "row" if len(judged.refused) == 1 else "rows"
         yield f"{len(judged.refused):,} {noun} refused:"

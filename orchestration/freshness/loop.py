@@ -237,7 +237,8 @@ def _gate_step(project: Project) -> LoopStep:
     if last is None:
         return LoopStep("gate", "none", "no version asked to be promoted yet")
     verdict = last["verdict"]
-    text = f"version {last['to']} {_gate_outcome(last)}: {'; '.join(verdict['reasons'])}"
+    reasons = "; ".join(verdict["reasons"])
+    text = f"version {last['to']} {_gate_outcome(last)}: {reasons}"
     when = datetime.fromisoformat(last["when"]).astimezone(UTC).timestamp()
     return LoopStep("gate", "done", text, when)
 

@@ -356,8 +356,9 @@ class Registry:
         for name in sorted({name.partition(".")[2] for name in metrics}):
             cells = [name.replace("_at_", "@")]
             for split in ("dev", "test"):
-                value = metrics.get(f"{split}.{name}")
-                cells.append("" if value is None else f"{value:.4g}")
+                key = f"{split}.{name}"
+                cell = f"{metrics[key]:.4g}" if key in metrics else ""
+                cells.append(cell)
             table.append(f"| {' | '.join(cells)} |")
 
         page = "\n\n".join([introduction, f"**Gate** {gate}", "\n".join(table)])

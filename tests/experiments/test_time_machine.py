@@ -358,18 +358,21 @@ def test_longeval_needs_two_snapshots(tmp_path):
 
 def measured_rows(values, seconds=1.0, stale=0):
     rows = []
+    lag = None if stale else 0.5
     for number, value in enumerate(values):
+        # No document has arrived on the first day.
+        arrived = value if number > 0 else None
         rows.append(
             {
                 "step": str(2019 + number),
                 "everything": value,
-                "arrived": value if number else None,
+                "arrived": arrived,
                 "just_arrived": None,
                 "changelog": value,
                 "stale_hits": stale,
                 "missing": stale,
                 "seconds": seconds,
-                "lag_seconds": None if stale else 0.5,
+                "lag_seconds": lag,
             }
         )
     return rows

@@ -153,7 +153,12 @@ class FieldIndex:
 
         texts = [value.text.encode("utf-8", "surrogatepass") for value in values]
         folded = [_fold(value) + SEPARATOR for value in values]
-        instants = [NO_INSTANT if value.instant is None else value.instant for value in values]
+        instants = []
+        for value in values:
+            instant = value.instant
+            if instant is None:
+                instant = NO_INSTANT
+            instants.append(instant)
         return cls(
             names=_as_bytes(json.dumps(names).encode()),
             field_starts=_starts(value_counts),

@@ -572,7 +572,9 @@ def _weight_matrix(
 
 def _concat_slices(values: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
     """Return values[starts[0]:ends[0]], values[starts[1]:ends[1]], ... as one array."""
-    parts = [values[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+    # Lists of Python numbers are faster to loop over than arrays.
+    bounds = zip(starts.tolist(), ends.tolist(), strict=True)
+    parts = [values[start:end] for start, end in bounds]
     if not parts:
         return values[:0]
     return np.concatenate(parts)

@@ -70,15 +70,20 @@ def test_slides_are_sections_with_tables_notes_and_alt_texts():
         assert words in extraction.text
 
 
-@pytest.mark.parametrize("kind", ["slideshow", "template"])
-def test_slide_show_and_template_are_presentations(kind):
+def parts_of_presentation(title):
+    """Return the parts of the file of a presentation whose only slide has a title."""
     pptx = pytest.importorskip("pptx")
     presentation = pptx.Presentation()
     slide = presentation.slides.add_slide(presentation.slide_layouts[5])
-    slide.shapes.title.text = "Pilot\vboats"
+    slide.shapes.title.text = title
     stream = io.BytesIO()
     presentation.save(stream)
-    parts = read_parts(stream.getvalue())
+    return read_parts(stream.getvalue())
+
+
+@pytest.mark.parametrize("kind", ["slideshow", "template"])
+def test_slide_show_and_template_are_presentations(kind):
+    parts = parts_of_presentation("Pilot\vboats")
     types = parts["[Content_Types].xml"]
     parts["[Content_Types].xml"] = types.replace(b"presentation.main", f"{kind}.main".encode())
 
@@ -98,13 +103,7 @@ DAMAGED_PROPERTIES = [
 
 @pytest.mark.parametrize("properties", DAMAGED_PROPERTIES)
 def test_damaged_properties_cost_no_slide(properties):
-    pptx = pytest.importorskip("pptx")
-    presentation = pptx.Presentation()
-    slide = presentation.slides.add_slide(presentation.slide_layouts[5])
-    slide.shapes.title.text = "Pilot boats"
-    stream = io.BytesIO()
-    presentation.save(stream)
-    parts = read_parts(stream.getvalue())
+    parts = parts_of_presentation("Pilot boats")
     parts["docProps/core.xml"] = properties
 
     extraction = require_complete(read_pptx(archive(parts)))
