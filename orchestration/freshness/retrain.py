@@ -215,7 +215,8 @@ def next_key(project: Project, plan: RetrainPlan) -> str:
     retrains = []
     ledger = open_ledger_if_exists(project)
     if ledger is not None:
-        retrains = ledger.tasks.last(plan.retriever, MAX_PAST_RETRAINS, TaskKind.RETRAIN)
+        with ledger:
+            retrains = ledger.tasks.last(plan.retriever, MAX_PAST_RETRAINS, TaskKind.RETRAIN)
     ended_versions = {task.details.get("version") for task in retrains}
 
     base_key = f"{plan.retriever}-{plan.generation:06d}"

@@ -19,7 +19,7 @@ from model_code.collection.follow.signature import read_key
 from model_code.collection.generations.generation_store import retrievers
 from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.index.maintenance import BackgroundMaintenance
-from model_code.collection.index.project_ledger import open_ledger_if_exists
+from model_code.collection.index.project_ledger import has_ledger
 from model_code.collection.index.status import live_status, probe_newest_document, read_canary
 from model_code.collection.ledger.events import Receipt
 from model_code.collection.settings import LiveSettings
@@ -217,8 +217,7 @@ class Service:
                 "the owner of the project"
             )
         else:
-            has_ledger = open_ledger_if_exists(self.project) is not None
-            self.ingest_queue.start(apply_at_start=has_ledger)
+            self.ingest_queue.start(apply_at_start=has_ledger(self.project))
             self._start_publishing()
             self._start_shadow_mode()
 
@@ -501,7 +500,7 @@ class Service:
         """
         if self.follow_thread is not None:
             return 0.0
-        if self._index is None or open_ledger_if_exists(self.project) is None:
+        if self._index is None or not has_ledger(self.project):
             return 0.0
         return self._index.ledger_view.backlog().seconds or 0.0
 

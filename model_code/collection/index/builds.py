@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -57,8 +58,11 @@ def open_build(
             is not found by its own vector.
     """
     store = GenerationStore(project.live, retriever)
-    with file_lock(project.live / WRITER_LOCK):
+    with ExitStack() as resources:
+        resources.enter_context(file_lock(project.live / WRITER_LOCK))
         ledger = open_ledger_if_exists(project, retriever)
+        if ledger is not None:
+            resources.enter_context(ledger)
         # A process that was changing the collection may have been killed. `recover` completes its
         # work, and creates a ledger if there is none. A project without a ledger must stay without
         # one, so `recover` is only called if the project or its generation uses a ledger.

@@ -100,6 +100,15 @@ def open_ledger_if_exists(project: Project, retriever: str = "") -> Ledger | Non
     return Ledger(database, retriever, AuditLog(project.audit))
 
 
+def has_ledger(project: Project) -> bool:
+    """Return whether a project has a ledger. No connection to its database stays open."""
+    ledger = open_ledger_if_exists(project)
+    if ledger is None:
+        return False
+    ledger.close()
+    return True
+
+
 def open_matching_ledger(project: Project, generation: Generation) -> Ledger | None:
     """Open the ledger of a project, and check that a generation was made from it.
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from model_code.collection.generations.generation import Generation, added_since_training
 from model_code.collection.generations.generation_store import GenerationStore, default_retriever
-from model_code.collection.index.project_ledger import open_ledger_if_exists
+from model_code.collection.index.project_ledger import has_ledger, open_ledger_if_exists
 from model_code.collection.ledger.events import Position
 from model_code.files import MANIFEST, hash_path, read_json, write_json
 from model_code.project import Project
@@ -97,9 +97,7 @@ def plan_retrain(project: Project, key: str) -> RetrainPlan:
     store = GenerationStore(project.live, default_retriever(project.live))
     generation = store.current()
     position = Position()
-    ledger = open_ledger_if_exists(project)
-    if ledger is not None:
-        ledger.close()
+    if has_ledger(project):
         position = generation.cursor.position
     return RetrainPlan(
         key=key,

@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 
 from assets.live import RETRAINS, retrained_champion
-from model_code.collection.index import retrain_plan
+from model_code.collection.index import project_ledger, retrain_plan
 from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.index.project_ledger import open_ledger
 from model_code.collection.index.retrain_plan import PLAN, retrain_folder
@@ -235,7 +235,7 @@ def test_plan_of_unknown_ledger_starts_again(project):
 def test_plan_leaves_no_ledger_open(project, monkeypatch):
     opened = []
     closed = []
-    real_open = retrain_plan.open_ledger_if_exists
+    real_open = project_ledger.open_ledger_if_exists
 
     def open_recorded(project):
         ledger = real_open(project)
@@ -243,6 +243,7 @@ def test_plan_leaves_no_ledger_open(project, monkeypatch):
         monkeypatch.setattr(ledger, "close", lambda: closed.append(ledger))
         return ledger
 
+    monkeypatch.setattr(project_ledger, "open_ledger_if_exists", open_recorded)
     monkeypatch.setattr(retrain_plan, "open_ledger_if_exists", open_recorded)
 
     plan = retrain_plan.plan_retrain(project, "")
