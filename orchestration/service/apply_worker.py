@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import sys
 import threading
 from collections.abc import Sequence
@@ -21,7 +20,8 @@ from model_code.collection.index.live_index import LiveIndex
 from model_code.errors import FreshetError
 from model_code.project import Project
 from model_code.text.documents import Document
-from orchestration.service.apply_process import READY, ApplyAnswer, ApplyRequest, EncodeRequest
+from orchestration.service.apply_process import ApplyAnswer, ApplyRequest, EncodeRequest
+from orchestration.service.child_process import READY, connect_to_service
 from orchestration.service.encode_queue import EncodeQueue
 
 log = logging.getLogger(__name__)
@@ -50,12 +50,8 @@ class ApplyWorker:
 
     def run(self) -> None:
         """Answer requests until the service closes its end of the pipe."""
-        # Nothing may be live before the first build, which a request reports.
-        with suppress(FreshetError):
-            self._open_index(None).warm()
         threading.Thread(target=self._apply_requests, name="applier", daemon=True).start()
         threading.Thread(target=self._encode_queue.run, name="encoder", daemon=True).start()
-        self._connection.send(READY)
         while True:
             try:
                 request = self._connection.recv()
@@ -68,14 +64,21 @@ class ApplyWorker:
                 self._requests.put(request)
 
     def _apply_requests(self) -> None:
+        """Load the index, and then apply changes whenever a request asks for it."""
+        # Nothing may be live before the first build, which a request reports.
+        with suppress(FreshetError):
+            self._open_index(None).warm()
+        self._send(READY)
         while True:
             request = self._requests.get()
             # The batch encodes all its documents, so none of them is encoded ahead any more.
             self._encode_queue.clear()
-            answer = self._apply(request)
-            # The service may have ended meanwhile. Then this process is about to end as well.
-            with suppress(OSError):
-                self._connection.send(answer)
+            self._send(self._apply(request))
+
+    def _send(self, message: str | ApplyAnswer) -> None:
+        # The service may have ended meanwhile. Then this process is about to end as well.
+        with suppress(OSError):
+            self._connection.send(message)
 
     def _apply(self, request: ApplyRequest) -> ApplyAnswer:
         try:
@@ -105,11 +108,7 @@ def main(descriptor: int, root: Path) -> None:
         descriptor: Number of the file descriptor of this end of the pipe.
         root: Folder of the project.
     """
-    # A signal may reach all processes of a terminal or a container. The service handles it, and
-    # needs this process until its waiting changes are applied.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    ApplyWorker(Project(root), Connection(descriptor)).run()
+    ApplyWorker(Project(root), connect_to_service(descriptor)).run()
     # A batch may still be applied. The next service applies its changes again.
     os._exit(0)
 

@@ -19,9 +19,8 @@ from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.index.project_ledger import WRITER_LOCK
 from model_code.errors import FreshetError
 from model_code.project import Project, file_lock
-from orchestration.service import apply_process
+from orchestration.service import child_process
 from orchestration.service.apply_process import (
-    READY,
     ApplyAnswer,
     ApplyProcess,
     ApplyRequest,
@@ -29,6 +28,7 @@ from orchestration.service.apply_process import (
     RemoteApplier,
 )
 from orchestration.service.apply_worker import ApplyWorker
+from orchestration.service.child_process import READY, ChildProcess
 from orchestration.service.server import make_apply_process
 from tests.model_code.collection.conftest import make_build
 from tests.orchestration.service.conftest import until
@@ -103,7 +103,7 @@ class TestWorker:
 def test_killed_process_is_replaced(
     project: Project, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(apply_process, "RESTART_SECONDS", 0)
+    monkeypatch.setattr(child_process, "RESTART_SECONDS", 0)
     process = ApplyProcess(project)
     index = LiveIndex(project)
     process.start()
@@ -129,7 +129,7 @@ def test_killed_process_is_replaced(
         batch.result(30)
 
         assert is_searchable(project, "second")
-        assert "ended with exit code -9" in caplog.text
+        assert "ended (killed by SIGKILL" in caplog.text
         assert process.applier(index) is index
         assert process.pid not in (None, first_pid)
     finally:
@@ -149,9 +149,9 @@ def test_stopped_process_is_not_started_again(project: Project) -> None:
 
 def test_error_of_the_process_is_raised(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     process = ApplyProcess(project)
-    answers, remote_end = Pipe()
-    remote_end.send(ApplyAnswer("no space left on the device"))
-    monkeypatch.setattr(process, "_connection", answers)
+    monkeypatch.setattr(ChildProcess, "send", lambda child, message: None)
+    answer = ApplyAnswer("no space left on the device")
+    monkeypatch.setattr(ChildProcess, "receive", lambda child: answer)
 
     with pytest.raises(FreshetError, match="no space left on the device"):
         process.apply(ApplyRequest("hce"))
