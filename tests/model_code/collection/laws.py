@@ -31,6 +31,7 @@ from model_code.lexical.settings import LexicalSettings
 from model_code.mlr.settings import LayerSettings
 from model_code.mlr.training import set_indexed_layers
 from model_code.retrieval.bm25 import build_folders as build_bm25_folders
+from model_code.retrieval.bm25_index import KnownWords
 from model_code.retrieval.dense_index import DenseIndex
 from model_code.retrieval.fused import Fusion, ScoreNormalizer, build_folders
 from model_code.retrieval.headline import build_index as build_headline_index
@@ -138,6 +139,7 @@ def open_build(
     texts: Texts,
     rules: TextRules | None = RULES,
     queries: Mapping[str, Sequence[str]] | None = None,
+    known_words: KnownWords | None = None,
 ) -> Path:
     """Build a retriever and open its live collection.
 
@@ -148,6 +150,7 @@ def open_build(
         texts: Title and text of each document.
         rules: Rules by which documents are cut. None: the collection does not know them.
         queries: Known queries of documents.
+        known_words: How BM25 of `bm25_fusion` counts known queries. None: they do not count.
 
     Returns:
         The folder of the live collections.
@@ -164,7 +167,7 @@ def open_build(
     if kind == "fused":
         encoder = _fuse(encoder, passages, ids, texts, build)
     elif kind == "bm25_fusion":
-        encoder = _fuse_with_bm25(encoder, passages, ids, build)
+        encoder = _fuse_with_bm25(encoder, passages, ids, build, known_words)
     elif kind in LEXICAL:
         # The index stage opens the encoder for search, too.
         loaded = load_encoder(encoder, device="cpu", for_search=True)
@@ -233,11 +236,18 @@ def _fuse(encoder: Path, passages: list[str], ids: list[str], texts: Texts, buil
     return build / "encoder"
 
 
-def _fuse_with_bm25(encoder: Path, passages: list[str], ids: list[str], build: Path) -> Path:
+def _fuse_with_bm25(
+    encoder: Path,
+    passages: list[str],
+    ids: list[str],
+    build: Path,
+    known_words: KnownWords | None,
+) -> Path:
     """Fuse a dense encoder with BM25, with a normalizer of the build's own vectors."""
     bm25 = build / "bm25"
     _index("dense", _load_for_search(encoder), passages, ids, build / "v")
-    build_bm25_folders(NewPassages(passages, ids), Bm25Settings(), bm25 / "encoder", bm25 / "i")
+    new_passages = NewPassages(passages, ids)
+    build_bm25_folders(new_passages, Bm25Settings(), bm25 / "encoder", bm25 / "i", known_words)
 
     normalizer = ScoreNormalizer.fit(DenseIndex.load(build / "v").vectors)
     fusion = Fusion({"dense": 1.0, "bm25": 2.0}, {"dense": normalizer})

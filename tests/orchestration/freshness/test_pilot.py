@@ -10,12 +10,18 @@ from model_code.collection.generations.generation_store import (
     GenerationStore,
     set_default_retriever,
 )
+from model_code.collection.generations.refinements import documents_solved_with
+from model_code.collection.generations.searcher import Searcher
+from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.index.project_ledger import open_ledger
 from model_code.collection.index.retrain_plan import plan_retrain
 from model_code.collection.ledger.tasks import EventRange, TaskKind, TaskState
+from model_code.corpus.known_queries import KNOWN_QUERIES, CorpusQueries, query_hash
 from model_code.corpus.tables import Judgements
 from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict
+from model_code.project import Project
+from model_code.retrieval.bm25_index import KnownWords
 from orchestration import parameters
 from orchestration.freshness import pilot as pilot_module
 from orchestration.freshness.drift import past_decisions
@@ -33,6 +39,8 @@ from orchestration.freshness.pilot import (
 from orchestration.freshness.policy import Action, PastDecision
 from orchestration.jobs import TASK_JOBS
 from tests.live_example import BASE, collection_of, make_project, open_build, row
+from tests.model_code.collection.laws import OLD, make_encoder
+from tests.model_code.collection.laws import open_build as open_fusion
 
 IDS = [f"document {i}" for i in range(40)]
 EVENTS = EventRange(1, 5)
@@ -43,6 +51,7 @@ QRELS = {
     "3": {"d": 1, "numpy.sort": 1},
     "4": {"numpy.sort": 1},
 }
+JUDGING = "word22 word23"
 
 
 @pytest.fixture
@@ -150,6 +159,61 @@ def test_pilot_compares_training_with_live_retriever(project, steps):
         ("evaluate", "hce", ["live", frozenset({"hash"})]),
         ("judge", "hce", "searched", {"1": "b", "2": "b", "3": "d"}, margin),
     ]
+
+
+@pytest.fixture
+def known_project(tmp_path):
+    """A live fusion with two new documents, one of which arrived with the query `JUDGING`."""
+    make_encoder("dense", tmp_path / "encoder")
+    words = KnownWords(1.0, in_length=False)
+    open_fusion("bm25_fusion", tmp_path, tmp_path / "encoder", OLD, known_words=words)
+    (tmp_path / "params.yaml").write_text("{retrievers: {r: {}}, drift: {minimum_batch: 10}}\n")
+    (tmp_path / "dvc.yaml").touch()
+    made = Project(tmp_path)
+    index = LiveIndex(made)
+    asked_row = {"id": "n", "title": "word1", "text": "word2", "queries": [JUDGING]}
+    index.receive([asked_row, row("m", "word3")], "api")
+    index.apply()
+    return made
+
+
+def test_live_retriever_is_judged_without_queries_of_gate(known_project, monkeypatch):
+    judging_hash = query_hash(JUDGING)
+    searcher = Searcher.open(known_project.live)
+    assert searcher.retriever.explain(JUDGING, "n")[0].known
+    assert documents_solved_with(searcher.generation, hashes={judging_hash}) == ["n"]
+    found = {}
+
+    def make_workspace(workspace, write_snapshot, share_cache):
+        workspace.root.mkdir(parents=True)
+        workspace.params_file.write_bytes(known_project.params_file.read_bytes())
+
+    def build(workspace, target, show):
+        # The corpus stage writes which queries judge.
+        corpus = workspace.artifacts / "corpus"
+        corpus.mkdir(parents=True, exist_ok=True)
+        CorpusQueries((), frozenset({judging_hash})).save(corpus / KNOWN_QUERIES)
+
+    def evaluate(workspace, system, segments, output):
+        joined = type(segments[0].retriever).join_segments(segments)
+        found["known"] = any(match.known for match in joined.explain(JUDGING, "n"))
+        found["vector"] = joined.components["dense"].vectors_of(["n"]).vectors[0]
+
+    def judge(*arguments):
+        return Verdict(True, ("as the test wants it",), 1, ())
+
+    monkeypatch.setattr(pilot_module, "make_workspace", make_workspace)
+    monkeypatch.setattr(pilot_module, "_build", build)
+    monkeypatch.setattr(pilot_module, "evaluate_segments", evaluate)
+    monkeypatch.setattr(pilot_module, "load_gate_scores", lambda folder: folder.name)
+    monkeypatch.setattr(pilot_module, "judge_pilot", judge)
+    set_judgements(monkeypatch, {"1": {"n": 1}, "2": {"m": 1}})
+
+    run_pilot(known_project, 100)
+
+    encoding = searcher.retriever.components["dense"].encoder.encode_documents(["word1 word2"])
+    assert found["known"] is False
+    assert found["vector"] == pytest.approx(encoding[0], abs=1e-6)
 
 
 def test_result_describes_sample(project, steps):

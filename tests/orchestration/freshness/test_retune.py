@@ -15,9 +15,12 @@ from model_code.collection.ledger.tasks import EventRange, TaskKind, TaskState
 from model_code.corpus.judgement_file import JudgedPair, record_judgements
 from model_code.corpus.tables import Judgements
 from model_code.evaluation.gate_power import GAIN_DEVIATION
+from model_code.evaluation.metrics import evaluate_run
 from model_code.evaluation.promotion import PairedDifference, Verdict
 from model_code.evaluation.settings import PromotionSettings
 from model_code.project import Project
+from model_code.retrieval.bm25_index import KnownWords
+from model_code.stages.fusion import score_candidates
 from orchestration.freshness import retune as retune_module
 from orchestration.freshness.due_tasks import request_due_tasks
 from orchestration.freshness.retune import (
@@ -48,6 +51,12 @@ def project(tmp_path: Path) -> Project:
     make_encoder("dense", tmp_path / "encoder")
     open_build("bm25_fusion", tmp_path, tmp_path / "encoder", OLD)
     project = make_project(tmp_path)
+    judge_own_words(project)
+    return project
+
+
+def judge_own_words(project: Project) -> None:
+    """Judge three dev queries and three gate queries for each document, in its own words."""
     pairs = []
     for document_id in DOCUMENTS:
         for first in range(6):
@@ -55,7 +64,6 @@ def project(tmp_path: Path) -> Project:
             question = f"{own_words(document_id, first)} {first}"
             pairs.append(JudgedPair(question, document_id, 1, split))
     record_judgements(project.judgements, pairs)
-    return project
 
 
 def queries_of(number: int) -> Judgements:
@@ -128,6 +136,48 @@ def move_weight(monkeypatch: pytest.MonkeyPatch, passed: bool) -> None:
 
     monkeypatch.setattr(retune_module, "choose_weights", choose)
     monkeypatch.setattr(retune_module, "judge_promotion", judge)
+
+
+def test_queries_of_a_retune_are_no_known_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_encoder("dense", tmp_path / "encoder")
+    words = KnownWords(1.0, in_length=False)
+    open_build("bm25_fusion", tmp_path, tmp_path / "encoder", OLD, known_words=words)
+    project = make_project(tmp_path)
+    judge_own_words(project)
+    learned = "violet apple"
+    judging = "purple cherry"
+    index = LiveIndex(project)
+    row = {"id": "n", "title": "t", "text": "word1", "queries": [learned, judging]}
+    index.receive([row], "test")
+    index.apply()
+    pairs = [JudgedPair(learned, "n", 1, "dev"), JudgedPair(judging, "n", 1, "gate")]
+    record_judgements(project.judgements, pairs)
+    best_hits: dict[str, str] = {}
+
+    def watch_learning(search: Any, learning: Judgements) -> Any:
+        assert learned in learning.queries.values()
+        ((best, *_),) = search.search([learned], 1)
+        best_hits[learned] = best[0]
+        return score_candidates(search, learning)
+
+    def watch_gate(run: Any, qrels: Any, metrics: Any) -> Any:
+        (query_id,) = [query_id for query_id, grades in qrels.items() if "n" in grades]
+        best_hits[judging] = run[query_id][0][0]
+        return evaluate_run(run, qrels, metrics)
+
+    move_weight(monkeypatch, passed=False)
+    monkeypatch.setattr(retune_module, "score_candidates", watch_learning)
+    monkeypatch.setattr(retune_module, "evaluate_run", watch_gate)
+    searcher = Searcher.open(project.live)
+    for text in (learned, judging):
+        assert searcher.search(text, 1)[0].document_id == "n"
+
+    choose_live_weights(project, searcher)
+
+    assert best_hits.keys() == {learned, judging}
+    assert "n" not in best_hits.values()
 
 
 def test_accepted_weights_are_searched_and_recorded(

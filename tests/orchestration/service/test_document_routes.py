@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
 from model_code.collection.index.status import CANARY
+from model_code.collection.ledger.events import Feedback
 from model_code.files import write_json
 from orchestration.service import ingest_queue, service
-from tests.orchestration.service.conftest import FakeLive, until
+from tests.orchestration.service.conftest import FakeCollection, FakeLive, FakeSearcher, until
 
 CAKE = {"_id": "c", "title": "", "text": "cake"}
 TEA = {"_id": "t", "text": "tea"}
@@ -680,3 +682,28 @@ def test_refused_name_is_answered_with_the_allowed_letters(serve):
     answer = serve().post("/feedback", json=opinion)
 
     assert "who: string should match pattern '^[A-Za-z0-9" in answer.json()["error"]
+
+
+@pytest.mark.parametrize("raised", [True, False])
+def test_opinion_records_whether_known_queries_raised_the_hit(serve, monkeypatch, raised):
+    asked = []
+    recorded = []
+
+    def is_raised(searcher, text, document_id, rank):
+        asked.append((text, document_id, rank))
+        return raised
+
+    def record(feedback):
+        recorded.append(feedback)
+        return feedback.verdict
+
+    ledger = SimpleNamespace(record_feedback=record)
+    monkeypatch.setattr(FakeSearcher, "is_raised_by_known_queries", is_raised, raising=False)
+    monkeypatch.setattr(FakeCollection, "ledger", ledger, raising=False)
+    opinion = {"query": "red  apple", "document_id": "a", "verdict": "up", "rank": 3}
+
+    answer = serve().post("/feedback", json=opinion)
+
+    assert answer.json() == {"verdict": "up"}
+    assert asked == [("red apple", "a", 3)]
+    assert recorded == [Feedback("red apple", "a", "up", rank=3, raised=raised)]
