@@ -33,12 +33,15 @@ class TokenMatch:
             or completes a word of the query.
         known: Whether the document has the token only in queries that it is known to answer. For a
             component: whether this holds for one of its tokens.
+        known_words: For a component, the words of the query that the document has only in such
+            queries. Empty for a token.
     """
 
     token: str
     weight: float
     expanded: bool = False
     known: bool = False
+    known_words: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -829,31 +829,47 @@ class FusedSearch(Retriever[FusedQueries]):
         """
         # For each component, its share in the score of each document.
         (component_shares,) = self._candidate_shares(query, [document_ids])
+        known_matches = self._known_matches(text, query, document_ids)
         explanations = []
-        for i, document_id in enumerate(document_ids):
-            known_components = self._components_with_known_words(text, document_id)
+        for i, matches_by_component in enumerate(known_matches):
             matches = []
             for name, shares in component_shares.items():
-                is_known = name in known_components
-                matches.append(TokenMatch(name, float(shares[i]), known=is_known))
+                known = matches_by_component.get(name, [])
+                # An encoder adds expansions, so nobody searched for them.
+                words = tuple(match.token for match in known if not match.expanded)
+                share = float(shares[i])
+                matches.append(TokenMatch(name, share, known=bool(known), known_words=words))
             matches.sort(key=lambda match: -match.weight)
             explanations.append(matches)
         return explanations
 
-    def _components_with_known_words(self, text: str, document_id: str) -> set[str]:
-        """Return the components whose score of a document includes a word of a known query.
+    def _known_matches(
+        self, text: str, query: FusedQueries, document_ids: Sequence[str]
+    ) -> list[dict[str, list[TokenMatch]]]:
+        """Return the matched tokens that documents have from known queries only.
 
         A known query is one that the document is known to answer. Its words count as words of the
         document, and may be the only reason for a match.
+
+        Args:
+            text: Text of the query.
+            query: The same query, encoded.
+            document_ids: Ids of the documents.
+
+        Returns:
+            For each document, the matches by component. Components without any are left out.
         """
-        names = set()
+        known_matches: list[dict[str, list[TokenMatch]]] = [{} for _ in document_ids]
         for name, component in self.components.items():
             counts_known_queries = component.without_known_words() is not component
             if not counts_known_queries:
                 continue
-            if any(match.known for match in component.explain(text, document_id)):
-                names.add(name)
-        return names
+            explanations = component.explain_all(text, query.encoded[name], document_ids)
+            for matches_by_component, matches in zip(known_matches, explanations, strict=True):
+                known = [match for match in matches if match.known]
+                if known:
+                    matches_by_component[name] = known
+        return known_matches
 
 
 def _union_of_documents(rankings: Iterable[Sequence[Ranking]]) -> list[list[str]]:

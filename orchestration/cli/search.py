@@ -265,26 +265,36 @@ def tokens_text(tokens: Sequence[TokenMatch]) -> str:
 
     A + marks a token that is not in the query: an encoder added it, or it corrects or completes a
     word. "(known query)" marks a token that is not in the document, but in a query that the
-    document is known to answer.
+    document is known to answer. For a component of a fusion, such tokens are named.
 
     >>> from model_code.retrieval.protocol import TokenMatch
     >>> tokens_text([TokenMatch("split", 1.25), TokenMatch("divide", 0.5, expanded=True)])
     'split 1.25  +divide 0.50'
     >>> tokens_text([TokenMatch("cut", 0.75, known=True)])
     'cut 0.75 (known query)'
+    >>> tokens_text([TokenMatch("bm25_known", 2.0, known=True, known_words=("cut", "file"))])
+    'bm25_known 2.00 (known query: cut, file)'
     """
     if not tokens:
         return "no token matched"
     parts = []
     for token in tokens[:MAX_SHOWN_TOKENS]:
         sign = "+" if token.expanded else ""
-        origin = " (known query)" if token.known else ""
-        parts.append(f"{sign}{token.token} {token.weight:.2f}{origin}")
+        parts.append(f"{sign}{token.token} {token.weight:.2f}{_origin_text(token)}")
 
     omitted = len(tokens) - len(parts)
     if omitted:
         parts.append(f"and {omitted} more")
     return "  ".join(parts)
+
+
+def _origin_text(token: TokenMatch) -> str:
+    """Return a note if a document has a token from a known query only, and otherwise nothing."""
+    if token.known_words:
+        return f" (known query: {', '.join(token.known_words)})"
+    if token.known:
+        return " (known query)"
+    return ""
 
 
 def hit_record(hit: Hit) -> dict[str, Any]:

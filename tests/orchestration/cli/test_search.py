@@ -105,6 +105,7 @@ def test_json_has_tokens_only_if_explained(run):
         "weight": 0.25,
         "expanded": True,
         "known": False,
+        "known_words": [],
     }
     assert explained_hit["path"] == [0, 2]
 
@@ -152,6 +153,15 @@ def test_facets_are_printed(run):
     assert answer["total"] == 34
     assert answer["facets"] == {"package": {"numpy": 12, "scipy": 3}}
     assert [hit["document_id"] for hit in answer["hits"]] == ["str.split"]
+
+
+def test_explain_names_words_of_known_queries(run, monkeypatch):
+    match = TokenMatch("bm25_known", 2.0, known=True, known_words=("frost", "lawn"))
+    monkeypatch.setattr(f"{__name__}.TOKENS", (match, TokenMatch("hce", 1.0)))
+
+    last_line = run("--explain").splitlines()[-1]
+
+    assert last_line.strip() == "bm25_known 2.00 (known query: frost, lawn)  hce 1.00"
 
 
 def test_explain_prints_matched_tokens(run):

@@ -16,6 +16,7 @@ from model_code.collection.segments.known_overrides import LaterEvidence, eviden
 from model_code.corpus.known_queries import query_hash
 from model_code.retrieval.bm25 import Bm25Retriever
 from model_code.retrieval.bm25_index import Bm25Index
+from model_code.retrieval.fused import FusedSearch, Fusion
 from model_code.text.documents import Document, Remove
 from model_code.text.known_queries import KnownQuery, QuerySource
 from tests.model_code.collection.known_collection import (
@@ -199,6 +200,35 @@ def test_plain_search_knows_no_query(builder: GenerationBuilder) -> None:
 
     assert plain.search(["some space"], 9) == [[]]
     assert plain.search(["delete files"], 9) != [[]]
+
+
+def test_explanation_marks_words_of_known_queries(builder: GenerationBuilder) -> None:
+    learn(builder, thumbs("rm", "free some private space"))
+    builder.apply([page("df", "Show space.")], up_to(1), {})
+
+    for searched in (builder.searcher, Searcher.open(builder.collection.live, RETRIEVER)):
+        (hit,) = searched.search("delete free files", 1, explain=True)
+        assert hit.document_id == "rm"
+        assert hit.tokens is not None
+        assert {match.token: match.known for match in hit.tokens} == {
+            "delet": False,
+            "file": False,
+            "free": True,
+        }
+
+
+def test_fusion_names_words_of_known_queries_only(builder: GenerationBuilder) -> None:
+    learn(builder, thumbs("rm", "free some private space"))
+    builder.apply([page("df", "Show space.")], up_to(1), {})
+    fusion = FusedSearch({"words": builder.searcher.retriever}, Fusion({"words": 1.0}))
+
+    (share,) = fusion.explain("delete free files", "rm")
+    (plain_share,) = fusion.explain("delete files", "rm")
+
+    assert share.known
+    assert share.known_words == ("free",)
+    assert not plain_share.known
+    assert plain_share.known_words == ()
 
 
 def test_hit_that_only_known_queries_raised(builder: GenerationBuilder) -> None:
