@@ -32,12 +32,21 @@ BENCHES: Mapping[str, str] = {
     "filters": "benchmarks.filters",
     "peers": "benchmarks.peers.bench",
     "memory": "benchmarks.memory",
+    "collection": "benchmarks.collection",
 }
 # Benchmarks that accept each option.
 OWNERS = {
     "kills": ("faults", "writers"),
     "seconds": ("freshness", "hostile", "writers"),
-    "passages": ("filters", "freshness", "hostile", "memory", "peers", "writers"),
+    "passages": (
+        "collection",
+        "filters",
+        "freshness",
+        "hostile",
+        "memory",
+        "peers",
+        "writers",
+    ),
     "large": ("cluster", "growth", "incdsi", "search"),
     "gpu": ("cluster", "encode", "incdsi", "train"),
 }
@@ -65,7 +74,8 @@ def bench(
         int | None,
         typer.Option(
             min=100,
-            help="filters, freshness, hostile, memory, peers, writers: size of the collection.",
+            help="collection, filters, freshness, hostile, memory, peers, writers: size of the "
+            "collection.",
         ),
     ] = None,
     large: Annotated[
