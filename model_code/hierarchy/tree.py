@@ -19,6 +19,9 @@ from safetensors.numpy import load_file, save_file
 from model_code.errors import FreshetError
 from model_code.files import atomic_write, read_json, write_json
 
+# Number of vectors that are compared with nodes at once.
+CHUNK_VECTORS = 1024
+
 # Version of the format of a hierarchy, and its files.
 FORMAT = 1
 TENSORS = "hierarchy.safetensors"
@@ -112,28 +115,64 @@ class Hierarchy:
         nodes = self._ancestors[self.leaves, level - 1]
         return np.bincount(nodes, minlength=len(self.parents[level - 1]))
 
-    def place(self, vectors: np.ndarray, chunk: int = 1024) -> np.ndarray:
+    def place(self, vectors: np.ndarray, beam: int | None = None) -> np.ndarray:
         """Return the path of nodes for each new vector: the leaf node of the nearest centroid.
 
         The leaf node with the greatest cosine to the vector is chosen, as in the clustering, and
-        its ancestors complete the path. A greedy descent from the root would be less exact, because
-        centroids near the root are means of very different passages.
+        its ancestors complete the path.
 
         Args:
             vectors: Vectors of n passages, (n, H).
-            chunk: Number of vectors that are compared at once.
+            beam: Width of an approximate search; see `nearest_leaves`.
 
         Returns:
             Paths, (n, depth) int32.
         """
         if not len(vectors):
             return np.empty((0, self.depth), np.int32)
+        return self._ancestors[self.nearest_leaves(vectors, beam)]
 
-        nearest = []
-        for start in range(0, len(vectors), chunk):
-            cosines = vectors[start : start + chunk] @ self.centroids[-1].T
-            nearest.append(np.argmax(cosines, axis=1))
-        return self._ancestors[np.concatenate(nearest)]
+    def nearest_leaves(self, vectors: np.ndarray, beam: int | None = None) -> np.ndarray:
+        """Return the leaf node with the nearest centroid for each vector, (n,) int64.
+
+        Without a beam, each vector is compared with all leaf nodes. With a beam, it descends the
+        tree, and only the children of the `beam` nearest nodes of each level are compared. This is
+        faster for many vectors and rarely misses the nearest leaf node. A descent with a beam of 1
+        would miss it often, because centroids near the root are means of very different passages.
+
+        Args:
+            vectors: Vectors of n passages, (n, H).
+            beam: Number of nodes per level whose children are compared. None compares all.
+        """
+        nearest = [np.empty(0, np.int64)]
+        for start in range(0, len(vectors), CHUNK_VECTORS):
+            chunk = vectors[start : start + CHUNK_VECTORS]
+            if beam is None:
+                nearest.append(np.argmax(chunk @ self.centroids[-1].T, axis=1))
+            else:
+                nearest.append(self._descend(chunk, beam))
+        return np.concatenate(nearest)
+
+    def _descend(self, vectors: np.ndarray, beam: int) -> np.ndarray:
+        """Return the nearest leaf node among the children of `beam` nodes per level, (n,) int64."""
+        # The nodes of the level that were found for each vector, (n, b). At first it is the root.
+        nodes = np.zeros((len(vectors), 1), np.int64)
+        for level, centroids in enumerate(self.centroids):
+            # The children of a node are consecutive, since the nodes of a level are ordered by
+            # their parents.
+            child_counts = np.bincount(self.parents[level])
+            first_children = np.cumsum(child_counts) - child_counts
+            scores = _score_children(vectors, nodes, centroids, first_children, child_counts)
+
+            # A vector with few children must not get more nodes than it has children.
+            smallest_choice = int(child_counts[nodes].sum(axis=1).min())
+            is_last_level = level + 1 == self.depth
+            width = 1 if is_last_level else min(beam, smallest_choice)
+            best = _largest_columns(scores.reshape(len(vectors), -1), width)
+            parent_columns, child_numbers = np.divmod(best, scores.shape[2])
+            parents = np.take_along_axis(nodes, parent_columns, axis=1)
+            nodes = first_children[parents] + child_numbers
+        return nodes[:, 0]
 
     def save(self, folder: Path) -> None:
         """Write the arrays and a summary of them. Equal trees give equal bytes."""
@@ -188,6 +227,52 @@ class Hierarchy:
     def _starts(self) -> np.ndarray:
         """Position of each leaf node's first passage in `order`, then N, (K_depth + 1,)."""
         return np.concatenate([[0], np.cumsum(np.bincount(self.leaves))])
+
+
+def _score_children(
+    vectors: np.ndarray,
+    nodes: np.ndarray,
+    centroids: np.ndarray,
+    first_children: np.ndarray,
+    child_counts: np.ndarray,
+) -> np.ndarray:
+    """Return the products of vectors with the centroids of the children of some nodes.
+
+    Args:
+        vectors: Vectors, (n, H).
+        nodes: Nodes whose children are compared with each vector, (n, b).
+        centroids: Centroids of the level of the children, (K, H).
+        first_children: Number of the first child of each node.
+        child_counts: Number of children of each node.
+
+    Returns:
+        Products, (n, b, c), where c is the largest number of children. They are -inf where a node
+        has fewer children.
+    """
+    largest_count = child_counts[nodes].max()
+    scores = np.full((*nodes.shape, largest_count), -np.inf, np.float32)
+
+    # All vectors that are compared with the same children are multiplied at once. So the pairs of
+    # vectors and nodes are sorted by node.
+    pair_nodes = nodes.ravel()
+    order = np.argsort(pair_nodes, kind="stable")
+    distinct_nodes, starts = np.unique(pair_nodes[order], return_index=True)
+    pairs_by_node = np.split(order, starts[1:])
+    for node, pairs in zip(distinct_nodes.tolist(), pairs_by_node, strict=True):
+        rows, columns = np.divmod(pairs, nodes.shape[1])
+        first = first_children[node]
+        count = child_counts[node]
+        children = centroids[first : first + count]
+        scores[rows, columns, :count] = vectors[rows] @ children.T
+    return scores
+
+
+def _largest_columns(scores: np.ndarray, width: int) -> np.ndarray:
+    """Return the columns of the `width` largest entries of each row of `scores`, (n, width)."""
+    if width == 1:
+        return np.argmax(scores, axis=1)[:, None]
+    smallest = scores.shape[1] - width
+    return np.argpartition(scores, smallest, axis=1)[:, smallest:]
 
 
 def _require(condition: bool, rule: str) -> None:

@@ -39,7 +39,7 @@ def run(context: StageContext) -> dict[str, Any]:
 
     from model_code.distributed.clustering import make_lloyd
     from model_code.files import write_json
-    from model_code.hierarchy.build import build_hierarchy, unit_vectors
+    from model_code.hierarchy.build import build_hierarchy
     from model_code.hierarchy.topics import topic_names
     from model_code.hierarchy.tree import DOCUMENT_IDS, TOPICS
     from model_code.stages.hierarchy_plot import draw_hierarchy, level_statistics
@@ -62,14 +62,13 @@ def run(context: StageContext) -> dict[str, Any]:
     tree.save(context.output)
     write_json(context.output / DOCUMENT_IDS, document_ids)
 
-    unit = unit_vectors(vectors, "cpu").numpy()
-    levels = level_statistics(tree, unit)
+    levels = level_statistics(tree, vectors)
     write_json(context.output / "statistics.json", {"levels": levels})
 
     titled_texts = [f"{title} {text}" for title, text in zip(titles, texts, strict=True)]
     topics = topic_names(tree, titled_texts)
     write_json(context.output / TOPICS, topics)
-    draw_hierarchy(tree, unit, context.output / "hierarchy.png", topics)
+    draw_hierarchy(tree, vectors, context.output / "hierarchy.png", topics)
 
     report = {"passages": len(tree.leaves), "depth": tree.depth}
     for level in levels:

@@ -13,6 +13,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
 from model_code.files import atomic_write
+from model_code.hierarchy.build import unit_vectors
 from model_code.hierarchy.tree import Hierarchy
 
 # Number of decimals to which mean cosines are rounded in the statistics.
@@ -36,7 +37,7 @@ def centroid_cosines(tree: Hierarchy, level: int, vectors: np.ndarray) -> np.nda
     Args:
         tree: The hierarchy.
         level: Level of the nodes, from 1 below the root.
-        vectors: Unit vectors of the passages (N, H).
+        vectors: Vectors of the passages (N, H). They may be memory-mapped.
 
     Returns:
         Cosines (N,), float32.
@@ -46,7 +47,8 @@ def centroid_cosines(tree: Hierarchy, level: int, vectors: np.ndarray) -> np.nda
     cosines = []
     for start in range(0, len(vectors), CHUNK_ROWS):
         rows = slice(start, start + CHUNK_ROWS)
-        cosines.append(np.vecdot(vectors[rows], centroids[nodes[rows]]))
+        unit = unit_vectors(vectors[rows], "cpu").numpy()
+        cosines.append(np.vecdot(unit, centroids[nodes[rows]]))
     return np.concatenate(cosines)
 
 
@@ -55,7 +57,7 @@ def level_statistics(tree: Hierarchy, vectors: np.ndarray) -> list[dict[str, Any
 
     Args:
         tree: The hierarchy.
-        vectors: Unit vectors of the passages (N, H).
+        vectors: Vectors of the passages (N, H).
     """
     rows = []
     for level in range(1, tree.depth + 1):
@@ -84,7 +86,7 @@ def draw_hierarchy(
 
     Args:
         tree: The hierarchy.
-        vectors: Unit vectors of the passages (N, H).
+        vectors: Vectors of the passages (N, H).
         path: The PNG to write.
         topics: Names of the nodes, level by level. Large boxes show them.
     """

@@ -65,3 +65,17 @@ def test_tree_with_more_workers_than_nodes(ray, vectors):
     for centroids, expected_centroids in zip(tree.centroids, expected.centroids, strict=True):
         assert centroids.tobytes() == expected_centroids.tobytes()
     assert tree.leaves.tolist() == expected.leaves.tolist()
+
+
+def test_workers_cluster_the_same_sample(ray, vectors):
+    settings = HierarchySettings(branching=60, max_iterations=3, device="cpu")
+    all_vectors = vectors.numpy()
+    expected = build_hierarchy(all_vectors, settings, seed=0, max_clustered=1000)
+
+    with engine.using(ScaleSettings(engine="ray", workers=2)):
+        tree = build_hierarchy(
+            all_vectors, settings, seed=0, make_lloyd=clustering.make_lloyd, max_clustered=1000
+        )
+
+    assert tree.leaves.tolist() == expected.leaves.tolist()
+    assert tree.centroids[-1].tobytes() == expected.centroids[-1].tobytes()
