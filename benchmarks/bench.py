@@ -47,6 +47,8 @@ OWNERS = {
         "peers",
         "writers",
     ),
+    "runs": ("writers",),
+    "inline": ("writers",),
     "large": ("cluster", "growth", "incdsi", "search"),
     "gpu": ("cluster", "encode", "incdsi", "train"),
 }
@@ -78,6 +80,14 @@ def bench(
             "collection.",
         ),
     ] = None,
+    runs: Annotated[
+        int | None,
+        typer.Option(min=1, help="writers: number of runs, whose median is printed; 1 by default."),
+    ] = None,
+    inline: Annotated[
+        bool,
+        typer.Option("--inline", help="writers: with live.apply_process false, not the default."),
+    ] = False,
     large: Annotated[
         bool,
         typer.Option(
@@ -97,6 +107,10 @@ def bench(
         options["seconds"] = seconds
     if passages is not None:
         options["passages"] = passages
+    if runs is not None:
+        options["runs"] = runs
+    if inline:
+        options["inline"] = True
     if large:
         options["large"] = True
     if gpu:

@@ -47,7 +47,7 @@ def make_project(
     feedback: float | None = None,
     fields: Sequence[Mapping[str, Any]] | None = None,
     settings: IndexSettings | None = None,
-    apply_process: bool = False,
+    apply_process: bool = True,
 ) -> Project:
     """Create a project under `root` with `passages` live documents of one passage each.
 

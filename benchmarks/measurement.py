@@ -101,6 +101,25 @@ def _reaches_goal(value: float, goal: str) -> bool:
     return value <= float(bound)
 
 
+def median_row(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return the row with the median ratio of several runs of one measurement.
+
+    With an even number of rows, it is the lower of the two in the middle. Skipped rows do not
+    count, unless all were skipped.
+
+    >>> median_row([row_stated("seconds", value, 0, "-") for value in (9.0, 2.0, 3.0)])["ours"]
+    3.0
+
+    Args:
+        rows: At least one row.
+    """
+    measured = [row for row in rows if row["ratio"] is not None]
+    if not measured:
+        return rows[0]
+    measured.sort(key=lambda row: row["ratio"])
+    return measured[(len(measured) - 1) // 2]
+
+
 def skipped(what: str, reason: str) -> dict[str, Any]:
     """Return a row that cannot be measured here, with the reason, so that it stays in the table.
 

@@ -33,11 +33,13 @@ class LiveSettings(Settings):
         ),
     )
     apply_process: bool = Field(
-        False,
+        True,
         description=(
             "Whether `freshet serve` encodes and indexes changes in a separate process, so that "
-            "searches do not wait for it. That process needs about as much memory as the service. "
-            "Takes effect at the next start of the service."
+            "searches do not wait for it. The first change starts that process, and it ends after "
+            "ten minutes without a change. It needs about as much memory as the service: switch it "
+            "off on a machine that lacks this memory. Takes effect at the next start of the "
+            "service."
         ),
     )
     shadow_share: float = Field(

@@ -3,7 +3,8 @@
 Python runs one thread of a process at a time. If threads of the service encoded and indexed
 documents, searches would wait for them again and again. So another process does this work. It reads
 the changes from the ledger, builds a generation, a snapshot of the index, and makes it current. The
-service then opens the new generation, as it opens those of any other process.
+service then opens the new generation, as it opens those of any other process. The process runs only
+while there are changes.
 
 Both processes are connected by a pipe. It carries requests, answers, and documents that are encoded
 before their batch. Changes are only in the ledger, so nothing is lost if one of the processes is
@@ -12,6 +13,8 @@ killed. If the service ends, the pipe is closed, and the other process ends at o
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,6 +27,10 @@ from orchestration.service.child_process import ChildProcess, ProcessEnded
 from orchestration.service.ingest_queue import Applier
 
 WORKER_MODULE = "orchestration.service.apply_worker"
+# Seconds without a change after which the process is stopped, so that a service that only searches
+# does not pay for its memory. A start takes some seconds of processor time. So the pauses of a
+# person who edits documents must not stop it.
+IDLE_SECONDS = 600.0
 
 
 @dataclass(frozen=True)
@@ -53,9 +60,11 @@ class ApplyAnswer:
 
 
 class ApplyProcess:
-    """Starts the process at the first change, and sends requests to it.
+    """Runs the process while there are changes, and sends requests to it.
 
-    As long as the process is not ready, `applier` returns an object that works in this process.
+    The first change starts the process. Until it is ready, `applier` returns an object that works
+    in this process. After `IDLE_SECONDS` without a change, `stop_if_idle` ends the process, and the
+    next change starts it again.
 
     Args:
         project: The project.
@@ -64,16 +73,16 @@ class ApplyProcess:
     def __init__(self, project: Project) -> None:
         arguments = [str(project.root)]
         self._child = ChildProcess(WORKER_MODULE, arguments, "the process that applies changes")
-        self._is_stopped = False
+        # This lock protects the two attributes below it.
+        self._lock = threading.Lock()
+        self._is_applying = False
+        # Time of the last change, in seconds of the monotonic clock.
+        self._last_use = 0.0
 
     @property
     def pid(self) -> int | None:
         """Id of the process. None if it is not running."""
         return self._child.pid
-
-    def start(self) -> None:
-        """Start the process, without waiting until it is ready."""
-        self._child.start()
 
     def stop(self) -> None:
         """Kill the process, and start no other one.
@@ -81,14 +90,25 @@ class ApplyProcess:
         Either it has no work left, or the service must end soon. In the second case, the next start
         of the service repeats its work.
         """
-        self._is_stopped = True
-        self._child.stop()
+        self._child.close()
+
+    def stop_if_idle(self) -> None:
+        """Kill the process if no change came for `IDLE_SECONDS`."""
+        with self._lock:
+            is_idle = time.monotonic() - self._last_use >= IDLE_SECONDS
+            # A request that is sent after this finds no process, and is done by the service.
+            if is_idle and not self._is_applying:
+                self._child.stop()
 
     def applier(self, index: LiveIndex) -> Applier:
-        """Return an object that applies changes in the process, or `index` if it is not ready."""
+        """Return an object that applies changes in the process, or `index` if it is not ready.
+
+        The process is started if changes wait.
+        """
         if self._child.check_ready():
             return RemoteApplier(self, index)
-        if not self._is_stopped:
+        if not self._child.is_started and index.has_pending_changes():
+            self._note_use()
             self._child.start()
         return index
 
@@ -105,10 +125,24 @@ class ApplyProcess:
             ProcessEnded: If the process has ended.
             FreshetError: If the changes could not be made searchable.
         """
-        self._child.send(request)
-        answer: ApplyAnswer = self._child.receive()
+        self._note_use(is_applying=True)
+        try:
+            self._child.send(request)
+            answer: ApplyAnswer = self._child.receive()
+        finally:
+            self._note_use()
         if answer.error is not None:
             raise FreshetError(answer.error)
+
+    def _note_use(self, is_applying: bool = False) -> None:
+        """Note that the process is used now.
+
+        Args:
+            is_applying: Whether it must not be stopped until the next call.
+        """
+        with self._lock:
+            self._is_applying = is_applying
+            self._last_use = time.monotonic()
 
 
 class RemoteApplier:

@@ -65,8 +65,7 @@ class ChildProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
         self._is_ready = False
-        # Process that was ended on purpose. Its end is not reported.
-        self._stopped_process: subprocess.Popen[bytes] | None = None
+        self._is_closed = False
         # Times are in seconds of the monotonic clock.
         self._start_time = 0.0
         self._earliest_start = 0.0
@@ -86,11 +85,13 @@ class ChildProcess:
     def start(self) -> None:
         """Start the process, without waiting until it is ready.
 
-        Nothing is done if the process is running, or if it has ended too short a time ago. An error
-        of the operating system, such as too little memory, is logged.
+        Nothing is done if the process is running, if it has ended too short a time ago, or after
+        `close`. An error of the operating system, such as too little memory, is logged.
         """
         with self._lock:
-            if self._connection is not None or time.monotonic() < self._earliest_start:
+            if self._connection is not None or self._is_closed:
+                return
+            if time.monotonic() < self._earliest_start:
                 return
             self._start_time = time.monotonic()
             try:
@@ -153,15 +154,14 @@ class ChildProcess:
 
         A thread that waits in `receive` or `send` gets `ProcessEnded`.
         """
-        process = self._process
-        if process is None:
-            return
-        self._stopped_process = process
-        # The process is killed before the lock is taken.
-        process.kill()
         with self._lock:
-            if self._process is process:
-                self._forget()
+            self._forget(is_expected=True)
+
+    def close(self) -> None:
+        """Kill the process, and let `start` start no other one."""
+        with self._lock:
+            self._is_closed = True
+            self._forget(is_expected=True)
 
     def _launch(self) -> None:
         """Start the process. `_lock` is held."""
@@ -178,6 +178,9 @@ class ChildProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[remote_end.fileno()],
+                # Ctrl-C in a terminal ends the service only, which then ends this process. It could
+                # arrive here before the process can ignore it.
+                start_new_session=True,
             )
         self._connection = connection
 
@@ -190,11 +193,15 @@ class ChildProcess:
             if self._connection is connection:
                 self._forget()
 
-    def _forget(self) -> None:
-        """Forget a process that has ended, so that another one can be started. `_lock` is held.
+    def _forget(self, is_expected: bool = False) -> None:
+        """Kill the process if it is running, and forget it. `_lock` is held.
 
         The connection is not closed here, because another thread may be about to use it. It is
         closed when no thread refers to it any more.
+
+        Args:
+            is_expected: Whether the service wants the process to end. Otherwise this is logged, and
+                the next start is postponed.
         """
         process = self._process
         if process is None:
@@ -206,9 +213,7 @@ class ChildProcess:
         self._process = None
         process.kill()
         exit_code = process.wait()
-        if process is self._stopped_process:
-            self._stopped_process = None
-        else:
+        if not is_expected:
             reason = describe_exit(exit_code)
             log.warning("%s ended (%s); %s", self._name, reason, self._postpone_start())
 

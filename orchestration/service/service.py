@@ -182,13 +182,11 @@ class Service:
         """
         if self._is_running:
             return
-        if self.apply_process is not None:
-            self.apply_process.start()
         # Before the first build nothing is live (`NotReady`), and there is nothing to load.
         with suppress(NotReady):
             # The first search of a process is slow. It is done here, so that no user waits for it.
             self.searchers.current().search("warm", 1)
-            if self.follow_thread is None and self.apply_process is None:
+            if self._may_change:
                 self.index().warm()
 
         self._start_changes()
@@ -333,6 +331,8 @@ class Service:
         checked = time.monotonic()
         while not self._stopping.wait(searchers.POLL_SECONDS):
             self._open_new_generations()
+            if self.apply_process is not None:
+                self.apply_process.stop_if_idle()
             if time.monotonic() - checked < EXPIRY_SECONDS:
                 continue
             checked = time.monotonic()

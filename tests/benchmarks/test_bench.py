@@ -157,6 +157,12 @@ def test_option_reaches_only_its_benchmark(runs: list[tuple[str, dict]]) -> None
     assert [name for name, options in runs if options == {"kills": 3}] == ["faults", "writers"]
 
 
+def test_writers_are_measured_several_times(runs: list[tuple[str, dict]]) -> None:
+    bench("writers", runs=5, inline=True)
+
+    assert runs == [("writers", {"runs": 5, "inline": True})]
+
+
 def test_gpu_alone_runs_the_benchmarks_with_a_gpu_path(
     runs: list[tuple[str, dict]], capsys: pytest.CaptureFixture[str]
 ) -> None:

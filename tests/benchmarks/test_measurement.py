@@ -7,7 +7,15 @@ from collections.abc import Callable
 import pytest
 
 from benchmarks import measurement
-from benchmarks.measurement import best_seconds, median_seconds, row, row_below, row_stated, skipped
+from benchmarks.measurement import (
+    best_seconds,
+    median_row,
+    median_seconds,
+    row,
+    row_below,
+    row_stated,
+    skipped,
+)
 
 
 def test_a_row_is_met_or_not() -> None:
@@ -23,6 +31,14 @@ def test_a_row_is_met_or_not() -> None:
         "what": "x",
         "goal": "skipped: why",
     }
+
+
+def test_median_row_ignores_skipped_runs() -> None:
+    rows = [row_below("x", ours, 1.0) for ours in (5.0, 1.0, 3.0)]
+
+    assert median_row(rows)["ours"] == 3.0
+    assert median_row([skipped("x", "why"), rows[0]]) == rows[0]
+    assert median_row([skipped("x", "why")]) == skipped("x", "why")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.freshness import MARKERS, documents
+from benchmarks import writers
+from benchmarks.freshness import MARKERS, SearchLog, documents
 from benchmarks.writers import WRITERS, Lane, Log, Trial, rows
 from freshet.errors import Unavailable
 from tests.benchmarks.rows import COLUMNS
@@ -172,6 +173,24 @@ def test_service_that_was_not_killed_must_answer(trial: Trial, service: FakeServ
 
     with pytest.raises(Unavailable):
         send_writes(trial, 1)
+
+
+def test_runs_are_combined(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = iter([(0.3, []), (0.1, ["lost.1"]), (0.2, [])])
+
+    def run_once(*arguments: object) -> tuple[Log, Log, list[str]]:
+        found, lost = next(runs)
+        alone = Log(searches=SearchLog(seconds=[1.0]), seconds=1.0)
+        together = Log(found=[found], searches=SearchLog(seconds=[1.5]), seconds=1.0)
+        return alone, together, lost
+
+    monkeypatch.setattr(writers, "_run_once", run_once)
+
+    combined = {row["what"].split(": ")[1]: row for row in rows(runs=3)}
+
+    assert combined["found p99 (s)"]["ours"] == pytest.approx(0.2)
+    assert combined["search p95, against readers alone (s)"]["ratio"] == 1.5
+    assert combined["lost documents, of all writes"]["ours"] == 1
 
 
 @pytest.mark.full

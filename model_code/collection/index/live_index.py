@@ -624,6 +624,15 @@ class LiveIndex:
                     hashes.pop(event.document_id, None)
         return hashes
 
+    def has_pending_changes(self) -> bool:
+        """Return whether changes of documents are recorded and not searchable yet.
+
+        This method does not create a ledger.
+        """
+        if self.ledger_if_exists is None:
+            return False
+        return self.ledger_view.backlog().number > 0
+
     def apply(self, limit: int | None = None) -> ApplyResult | None:
         """Apply pending events: build a new generation, and make it the current one.
 

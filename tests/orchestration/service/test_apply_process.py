@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -19,8 +19,9 @@ from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.index.project_ledger import WRITER_LOCK
 from model_code.errors import FreshetError
 from model_code.project import Project, file_lock
-from orchestration.service import child_process
+from orchestration.service import apply_process, child_process
 from orchestration.service.apply_process import (
+    IDLE_SECONDS,
     ApplyAnswer,
     ApplyProcess,
     ApplyRequest,
@@ -28,7 +29,7 @@ from orchestration.service.apply_process import (
     RemoteApplier,
 )
 from orchestration.service.apply_worker import ApplyWorker
-from orchestration.service.child_process import READY, ChildProcess
+from orchestration.service.child_process import READY, ChildProcess, ProcessEnded
 from orchestration.service.server import make_apply_process
 from tests.model_code.collection.conftest import make_build
 from tests.orchestration.service.conftest import until
@@ -100,18 +101,231 @@ class TestWorker:
         assert until(lambda: encoded == ["first", "second"])
 
 
+class FakeChild:
+    """Stands for the child process, and answers each request for a batch at once.
+
+    Attributes:
+        starts: How often it was started.
+        is_started: Whether it is running.
+        is_ready: Whether it is ready once it runs.
+        cannot_start: Whether a start has no effect, as without memory.
+        sent: Messages that it received.
+        before_answer: Is called while a batch is applied.
+    """
+
+    pid = 1
+
+    def __init__(self) -> None:
+        self.starts = 0
+        self.is_started = False
+        self.is_ready = True
+        self.cannot_start = False
+        self.sent: list[object] = []
+        self.before_answer: Callable[[], None] = lambda: None
+
+    def start(self) -> None:
+        if not self.cannot_start:
+            self.starts += 1
+            self.is_started = True
+
+    def check_ready(self) -> bool:
+        return self.is_started and self.is_ready
+
+    def send(self, message: object) -> None:
+        if not self.is_started:
+            raise ProcessEnded
+        self.sent.append(message)
+
+    def receive(self) -> ApplyAnswer:
+        self.before_answer()
+        if not self.is_started:
+            raise ProcessEnded
+        return ApplyAnswer()
+
+    def stop(self) -> None:
+        self.is_started = False
+
+
+class FakeIndex:
+    """Stands for the live index in the service.
+
+    Attributes:
+        pending: Whether changes wait.
+        applied: How often it applied changes itself.
+    """
+
+    retriever = "hce"
+
+    def __init__(self) -> None:
+        self.pending = True
+        self.applied = 0
+
+    def has_pending_changes(self) -> bool:
+        return self.pending
+
+    def apply(self) -> None:
+        self.applied += 1
+
+    def release(self) -> None:
+        pass
+
+
+class TestLifeOfTheProcess:
+    """When the process runs. The child process and the index are replaced by fakes."""
+
+    @pytest.fixture
+    def child(self) -> FakeChild:
+        return FakeChild()
+
+    @pytest.fixture
+    def index(self) -> FakeIndex:
+        return FakeIndex()
+
+    @pytest.fixture
+    def process(
+        self, tmp_path: Path, child: FakeChild, monkeypatch: pytest.MonkeyPatch
+    ) -> ApplyProcess:
+        monkeypatch.setattr(apply_process, "ChildProcess", lambda *arguments: child)
+        return ApplyProcess(Project(tmp_path))
+
+    def pass_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        later = time.monotonic() + IDLE_SECONDS
+        monkeypatch.setattr(time, "monotonic", lambda: later)
+
+    def test_process_is_not_started_without_changes(
+        self, process: ApplyProcess, child: FakeChild, index: FakeIndex
+    ) -> None:
+        index.pending = False
+
+        assert process.applier(index) is index
+        assert child.starts == 0
+
+    def test_first_change_starts_the_process(
+        self, process: ApplyProcess, child: FakeChild, index: FakeIndex
+    ) -> None:
+        assert process.applier(index) is index
+        assert child.starts == 1
+
+    def test_ready_process_applies_changes(
+        self, process: ApplyProcess, child: FakeChild, index: FakeIndex
+    ) -> None:
+        process.applier(index)
+
+        process.applier(index).apply()
+
+        assert child.sent == [ApplyRequest("hce")]
+        assert index.applied == 0
+
+    def test_starting_process_is_not_started_again(
+        self, process: ApplyProcess, child: FakeChild, index: FakeIndex
+    ) -> None:
+        child.is_ready = False
+
+        for _ in range(3):
+            assert process.applier(index) is index
+
+        assert child.starts == 1
+
+    def test_service_applies_changes_if_no_process_can_start(
+        self, process: ApplyProcess, child: FakeChild, index: FakeIndex
+    ) -> None:
+        child.cannot_start = True
+
+        process.applier(index).apply()
+        process.applier(index).apply()
+
+        assert index.applied == 2
+
+    def test_process_is_stopped_when_idle(
+        self,
+        process: ApplyProcess,
+        child: FakeChild,
+        index: FakeIndex,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        process.applier(index)
+        process.stop_if_idle()
+        assert child.is_started
+
+        self.pass_time(monkeypatch)
+        process.stop_if_idle()
+
+        assert not child.is_started
+
+    def test_process_that_applies_changes_is_not_idle(
+        self,
+        process: ApplyProcess,
+        child: FakeChild,
+        index: FakeIndex,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        process.applier(index)
+
+        def stop_late() -> None:
+            self.pass_time(monkeypatch)
+            process.stop_if_idle()
+
+        child.before_answer = stop_late
+        process.applier(index).apply()
+
+        assert child.is_started
+        assert index.applied == 0
+
+    def test_service_applies_changes_that_meet_the_idle_stop(
+        self,
+        process: ApplyProcess,
+        child: FakeChild,
+        index: FakeIndex,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        process.applier(index)
+        applier = process.applier(index)
+        self.pass_time(monkeypatch)
+        process.stop_if_idle()
+
+        applier.apply()
+
+        assert index.applied == 1
+
+    def test_process_starts_again_after_the_idle_stop(
+        self,
+        process: ApplyProcess,
+        child: FakeChild,
+        index: FakeIndex,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        process.applier(index)
+        self.pass_time(monkeypatch)
+        process.stop_if_idle()
+
+        process.applier(index)
+
+        assert child.starts == 2
+        process.stop_if_idle()
+        assert child.is_started
+
+    def test_service_repeats_the_batch_of_a_killed_process(
+        self, process: ApplyProcess, child: FakeChild, index: FakeIndex
+    ) -> None:
+        process.applier(index)
+        child.before_answer = child.stop
+
+        process.applier(index).apply()
+
+        assert index.applied == 1
+
+
 def test_killed_process_is_replaced(
     project: Project, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(child_process, "RESTART_SECONDS", 0)
     process = ApplyProcess(project)
     index = LiveIndex(project)
-    process.start()
-    # This process applies changes as long as the other one is not ready.
-    assert process.applier(index) is index
+    receive(index, "first")
     try:
+        # This process applies changes as long as the other one is not ready.
+        assert process.applier(index) is index
         assert until(lambda: isinstance(process.applier(index), RemoteApplier))
-        receive(index, "first")
         process.applier(index).apply()
         assert is_searchable(project, "first")
         # This process did not have to open the index in order to change it.
@@ -130,6 +344,7 @@ def test_killed_process_is_replaced(
 
         assert is_searchable(project, "second")
         assert "ended (killed by SIGKILL" in caplog.text
+        receive(index, "third")
         assert process.applier(index) is index
         assert process.pid not in (None, first_pid)
     finally:
@@ -139,10 +354,12 @@ def test_killed_process_is_replaced(
 
 def test_stopped_process_is_not_started_again(project: Project) -> None:
     process = ApplyProcess(project)
+    index = LiveIndex(project)
+    receive(index, "new")
+    process.applier(index)
 
     process.stop()
 
-    index = LiveIndex(project)
     assert process.applier(index) is index
     assert process.pid is None
 
@@ -157,9 +374,9 @@ def test_error_of_the_process_is_raised(project: Project, monkeypatch: pytest.Mo
         process.apply(ApplyRequest("hce"))
 
 
-def test_setting_turns_the_process_on(project: Project) -> None:
-    assert make_apply_process(project) is None
-
-    project.params_file.write_text("{retrievers: {hce: {}}, live: {apply_process: true}}")
-
+def test_setting_turns_the_process_off(project: Project) -> None:
     assert make_apply_process(project) is not None
+
+    project.params_file.write_text("{retrievers: {hce: {}}, live: {apply_process: false}}")
+
+    assert make_apply_process(project) is None

@@ -131,6 +131,15 @@ def test_stopped_child_can_be_started_at_once(
     assert caplog.text == ""
 
 
+def test_closed_child_is_not_started_again(child: ChildProcess) -> None:
+    child.start()
+
+    child.close()
+    child.start()
+
+    assert child.pid is None
+
+
 def test_stop_ends_a_waiting_receive(child: ChildProcess, caplog: pytest.LogCaptureFixture) -> None:
     child.start()
     assert until(child.check_ready)

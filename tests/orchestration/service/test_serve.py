@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.request import urlopen
 
+import psutil
 import pytest
 
 from freshet import ChangeResult, Client, InvalidRequest
@@ -67,10 +68,10 @@ def start(project, environment):
     """Start the service and return once it is registered; remaining processes are killed."""
     processes = []
 
-    def run(*command: str) -> subprocess.Popen[str]:
+    def run(*command: str, served: Project = project) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             [sys.executable, *command, "serve", "--port", "0"],
-            cwd=project.root,
+            cwd=served.root,
             env=environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -78,7 +79,7 @@ def start(project, environment):
         )
         processes.append(process)
         deadline = time.monotonic() + 60
-        while service_registration(project.state) is None:
+        while service_registration(served.state) is None:
             assert process.poll() is None, process.communicate()
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -257,6 +258,23 @@ def test_service_applies_recorded_changes_before_it_ends(project, process, clien
     index = LiveIndex(project)
     assert index.ledger_view.backlog().number == 0
     assert index.apply() is None
+
+
+def test_first_change_starts_a_process_that_ends_with_the_service(tmp_path, start):
+    served_project = make_project(tmp_path)
+    process = start("-m", "orchestration.cli", served=served_project)
+    client = find_running_service(served_project)
+    service_process = psutil.Process(process.pid)
+    client.search("split a string")
+    assert service_process.children() == []
+
+    client.add([NEW])
+    (apply_process,) = service_process.children()
+    assert "orchestration.service.apply_worker" in apply_process.cmdline()
+    process.kill()
+
+    _, alive = psutil.wait_procs([apply_process], timeout=30)
+    assert alive == []
 
 
 # The same server with shorter limits.
