@@ -1,13 +1,14 @@
-"""Arrays of a safetensors file, mapped into memory instead of read.
+"""Arrays of a safetensors file, mapped into memory instead of read, and written without a copy.
 
 safetensors' own reader for numpy copies every array. A mapped array costs no memory until it is
-read, and processes share its pages.
+read, and processes share its pages. safetensors' writer holds a copy of all arrays.
 """
 
 from __future__ import annotations
 
 import json
 import mmap
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,59 @@ DTYPES = {
     "F64": np.float64,
 }
 """numpy's types by their names in the format."""
+
+
+# The order in which safetensors writes the types of arrays.
+WRITTEN_ORDER = (
+    "U64",
+    "I64",
+    "F64",
+    "F32",
+    "U32",
+    "I32",
+    "F16",
+    "U16",
+    "I16",
+    "I8",
+    "U8",
+    "BOOL",
+)
+# The header ends at a multiple of this number of bytes.
+HEADER_ALIGNMENT = 8
+
+
+def write_tensors(arrays: Mapping[str, np.ndarray], path: Path) -> None:
+    """Write arrays to a safetensors file, one after the other, without a copy of them in memory.
+
+    The bytes equal those of `safetensors.numpy.save_file`.
+
+    Args:
+        arrays: Arrays by name, of the types in `DTYPES`.
+        path: File to write.
+    """
+    type_names = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
+    named_types = {name: type_names[array.dtype] for name, array in arrays.items()}
+    order = sorted(arrays, key=lambda name: (WRITTEN_ORDER.index(named_types[name]), name))
+
+    header: dict[str, Any] = {}
+    start = 0
+    for name in order:
+        array = arrays[name]
+        end = start + array.nbytes
+        header[name] = {
+            "dtype": named_types[name],
+            "shape": list(array.shape),
+            "data_offsets": [start, end],
+        }
+        start = end
+    header_text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    header_text += b" " * (-len(header_text) % HEADER_ALIGNMENT)
+
+    with path.open("wb") as stream:
+        stream.write(len(header_text).to_bytes(HEADER_LENGTH_BYTES, "little"))
+        stream.write(header_text)
+        for name in order:
+            np.ascontiguousarray(arrays[name]).tofile(stream)
 
 
 def map_tensors(path: Path) -> dict[str, np.ndarray]:

@@ -11,14 +11,13 @@ from model_code.errors import FreshetError
 from model_code.hierarchy.kmeans import Clustering, KMeans
 from model_code.hierarchy.lloyd import Lloyd, MakeLloyd
 from model_code.hierarchy.sample_clustering import (
-    BLOCK_PASSAGES,
     MAX_CLUSTERED_PASSAGES,
     draw_sample,
     place_all,
     sample_size,
 )
 from model_code.hierarchy.settings import HierarchySettings, default_branching, level_sizes
-from model_code.hierarchy.tree import Hierarchy
+from model_code.hierarchy.tree import BLOCK_PASSAGES, Hierarchy
 from model_code.progress import Progress, no_progress
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from model_code.hierarchy.kmeans import Clustering
-from model_code.hierarchy.tree import Hierarchy
+from model_code.hierarchy.tree import BLOCK_PASSAGES, PLACEMENT_BEAM, Hierarchy
 
 MAX_CLUSTERED_PASSAGES = 200_000
 """Number of passages up to which k-means clusters all of them."""
@@ -26,12 +26,6 @@ PLACEMENT_ROUNDS = 2
 """How often all passages are placed. After each round, the centroids are computed from all of them.
 The second round regains half of the cosine that the sample costs.
 """
-
-PLACEMENT_BEAM = 8
-"""Number of nodes of each level whose children are compared with a passage."""
-
-BLOCK_PASSAGES = 8192
-"""Number of passages whose vectors are read at a time, which bounds the memory."""
 
 
 def sample_size(passages: int, clusters: int, max_clustered: int) -> int:

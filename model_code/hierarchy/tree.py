@@ -21,6 +21,11 @@ from model_code.files import atomic_write, read_json, write_json
 
 # Number of vectors that are compared with nodes at once.
 CHUNK_VECTORS = 1024
+# Number of passages whose vectors are read at a time, so that all need not fit into memory. It is a
+# multiple of `CHUNK_VECTORS`.
+BLOCK_PASSAGES = 8192
+# Number of nodes of each level whose children are compared with each of many passages.
+PLACEMENT_BEAM = 8
 
 # Version of the format of a hierarchy, and its files.
 FORMAT = 1

@@ -685,7 +685,7 @@ def index_tokens(
         The index of the passages, and the tokens of known queries if they count.
     """
     find_tokens = token_bags(encoder)
-    tokens = TokenIndex.build(find_tokens(texts), document_ids)
+    tokens = TokenIndex.from_texts(find_tokens, texts, document_ids)
     if words is None or not words.weight:
         return tokens, None
     return tokens, KnownTokens.build(known, tokens, words, find_tokens)

@@ -37,7 +37,6 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from safetensors.numpy import save_file
 
 from model_code.files import (
     atomic_write,
@@ -49,7 +48,7 @@ from model_code.files import (
     write_json,
     write_manifest,
 )
-from model_code.mapped_tensors import map_tensors
+from model_code.mapped_tensors import map_tensors, write_tensors
 from model_code.retrieval.id_map import IdMap, IdMaps, number_on_lookup, read_id_map
 from model_code.retrieval.index_settings import Bm25Settings
 from model_code.retrieval.protocol import Ranking, Retriever, TokenMatch, TypedQuery
@@ -122,6 +121,55 @@ took 1.6 times as long.
 """
 
 
+MAX_BLOCK_PASSAGES = 2**15
+"""Number of passages that are indexed at a time, which bounds the memory of a build.
+
+It is at most 65,536, so that rows of a block fit into 16 bits.
+"""
+
+
+class _PostingBlock(NamedTuple):
+    """The postings of some consecutive passages, in compact types.
+
+    terms: Numbers of the terms that occur, ascending, shape (t,), int32.
+    counts: Number of passages that contain each of them, shape (t,), int64.
+    rows: Passage of each posting within the block, ascending per term, shape (p,), uint16.
+    frequencies: Occurrences of the term in that passage, shape (p,), as few bytes as possible.
+    lengths: Number of terms of each passage, shape (n,), int32.
+    """
+
+    terms: np.ndarray
+    counts: np.ndarray
+    rows: np.ndarray
+    frequencies: np.ndarray
+    lengths: np.ndarray
+
+    @classmethod
+    def build(cls, passages: Sequence[Sequence[int]]) -> _PostingBlock:
+        """Count how often each term occurs in each passage.
+
+        Args:
+            passages: Numbers of the terms of each of n passages, n at most 65,536.
+        """
+        lengths = np.fromiter(map(len, passages), np.int32, len(passages))
+        terms = np.fromiter(chain.from_iterable(passages), np.int64, int(lengths.sum()))
+
+        # Occurrences of a term in a passage have equal keys.
+        occurrence_keys = terms * len(passages)
+        occurrence_keys += np.repeat(np.arange(len(passages)), lengths)
+        keys, frequencies = np.unique(occurrence_keys, return_counts=True)
+        posting_terms, rows = np.divmod(keys, max(1, len(passages)))
+        present_terms, counts = np.unique(posting_terms, return_counts=True)
+        largest_frequency = int(frequencies.max(initial=0))
+        return cls(
+            present_terms.astype(np.int32),
+            counts,
+            rows.astype(np.uint16),
+            frequencies.astype(np.min_scalar_type(largest_frequency)),
+            lengths,
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class Bm25Segment:
     """An immutable index of the terms of some documents' passages.
@@ -148,34 +196,80 @@ class Bm25Segment:
 
     @classmethod
     def build(
-        cls, texts: Sequence[str], document_ids: Sequence[str], language: str | None
+        cls,
+        texts: Sequence[str],
+        document_ids: Sequence[str],
+        language: str | None,
+        block_passages: int = MAX_BLOCK_PASSAGES,
     ) -> Bm25Segment:
-        """Index passages.
+        """Index passages, block by block.
+
+        The postings of a finished block take about 3 bytes each, and those of the segment 8. So
+        the memory for all occurrences of terms is only needed for one block at a time.
 
         Args:
             texts: The passages.
             document_ids: Document of each passage.
             language: Language of the stemmer, see `TermAnalyzer`.
+            block_passages: Number of passages of a block, at most `MAX_BLOCK_PASSAGES`. The result
+                does not depend on it.
         """
         analyzer = get_analyzer(language)
-        # Each passage becomes a list of term numbers. A new term gets the next number.
+        # A new term gets the next number. So terms are numbered in the order of their first
+        # occurrence.
         numbers = number_on_lookup()
-        passages = [list(map(numbers.__getitem__, analyzer.analyze(text))) for text in texts]
-        lengths = np.fromiter(map(len, passages), np.int32, len(passages))
-        # The term numbers of all passages, one passage after the other.
-        terms = np.fromiter(chain.from_iterable(passages), np.int64, int(lengths.sum()))
+        blocks = []
+        for start in range(0, len(texts), block_passages):
+            passages = []
+            for text in texts[start : start + block_passages]:
+                passages.append(list(map(numbers.__getitem__, analyzer.analyze(text))))
+            blocks.append(_PostingBlock.build(passages))
 
-        # Terms were numbered in the order of their first occurrence. Postings need them sorted.
+        # Postings need the terms sorted.
         vocabulary = sorted(numbers)
-        first_numbers = [numbers[term] for term in vocabulary]
         sorted_number = np.empty(len(vocabulary), np.int64)
-        sorted_number[first_numbers] = np.arange(len(vocabulary))
+        sorted_number[[numbers[term] for term in vocabulary]] = np.arange(len(vocabulary))
+        return cls._join_blocks(vocabulary, sorted_number, blocks, IdMap(document_ids))
 
-        # Occurrences of a term in a passage have equal keys; see `_from_keys`.
-        rows = np.repeat(np.arange(len(passages)), lengths)
-        occurrence_keys = sorted_number[terms] * len(passages) + rows
-        keys, frequencies = np.unique(occurrence_keys, return_counts=True)
-        return cls._from_keys(vocabulary, keys, frequencies, lengths, IdMap(document_ids))
+    @classmethod
+    def _join_blocks(
+        cls,
+        vocabulary: list[str],
+        sorted_number: np.ndarray,
+        blocks: list[_PostingBlock],
+        ids: IdMap,
+    ) -> Bm25Segment:
+        """Join the postings of consecutive blocks of passages. The blocks are used up.
+
+        Args:
+            vocabulary: Terms in ascending order.
+            sorted_number: Position in the vocabulary of each term number of the blocks, (T,).
+            blocks: Postings of the blocks, in the order of their passages.
+            ids: Document id of each passage.
+        """
+        lengths = [np.empty(0, np.int32)]
+        posting_counts = np.zeros(len(vocabulary), np.int64)
+        for block in blocks:
+            lengths.append(block.lengths)
+            posting_counts[sorted_number[block.terms]] += block.counts
+        starts = np.concatenate([[0], np.cumsum(posting_counts)])
+
+        rows = np.empty(int(starts[-1]), np.int32)
+        frequencies = np.empty(int(starts[-1]), np.int32)
+        # Where the next postings of each term go. The blocks ascend, and so do the rows of a term.
+        next_positions = starts[:-1].copy()
+        first_row = 0
+        blocks.reverse()
+        while blocks:
+            block = blocks.pop()
+            terms = sorted_number[block.terms]
+            positions = join_ranges(next_positions[terms], block.counts)
+            rows[positions] = block.rows
+            rows[positions] += first_row
+            frequencies[positions] = block.frequencies
+            next_positions[terms] += block.counts
+            first_row += len(block.lengths)
+        return cls(vocabulary, starts, rows, frequencies, np.concatenate(lengths), ids)
 
     @classmethod
     def merge(cls, sources: Sequence[tuple[Bm25Segment, Sequence[str]]]) -> Bm25Segment:
@@ -330,7 +424,7 @@ class Bm25Segment:
             "lengths": self.lengths,
         }
         with atomic_write(folder / POSTINGS) as temporary:
-            save_file(arrays, temporary)
+            write_tensors(arrays, temporary)
         write_json(folder / VOCABULARY, self.vocabulary, lines=False)
         write_json(folder / DOCUMENT_IDS, list(self.ids.document_ids), lines=False)
 

@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save_file
 
 from model_code.collection.segments.conditions import matches_fields, parse_filters
 from model_code.errors import FreshetError
 from model_code.files import atomic_write
 from model_code.hierarchy.tree import DOCUMENT_IDS
-from model_code.mapped_tensors import map_tensors
+from model_code.mapped_tensors import map_tensors, write_tensors
 from model_code.row_file import RowFile
 from model_code.text.documents import EXPIRES, Document, canonical_fields
 from model_code.text.known_queries import KnownQuery, QuerySource
@@ -193,7 +192,7 @@ def write_rows(rows: Iterable[Row], target: Path) -> None:
         ID_STARTS: _starts([len(text) for text in ids]),
     }
     with atomic_write(target) as path:
-        save_file(arrays, path)
+        write_tensors(arrays, path)
 
 
 class DocumentFile:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save_file
 
 from model_code.collection.segments.conditions import (
     All,
@@ -36,7 +35,7 @@ from model_code.collection.segments.conditions import (
     iterate_field_values,
 )
 from model_code.files import atomic_write
-from model_code.mapped_tensors import map_tensors
+from model_code.mapped_tensors import map_tensors, write_tensors
 
 FIELD_INDEX = "fields.safetensors"
 
@@ -178,7 +177,7 @@ class FieldIndex:
         """Write the index to a file. Equal indexes give equal bytes."""
         arrays = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
         with atomic_write(path) as temporary:
-            save_file(arrays, temporary)
+            write_tensors(arrays, temporary)
 
     @classmethod
     def load(cls, path: Path) -> FieldIndex:

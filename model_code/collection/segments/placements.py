@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from safetensors.numpy import save_file
 
 from model_code.files import atomic_write
-from model_code.hierarchy.tree import Hierarchy
-from model_code.mapped_tensors import map_tensors
+from model_code.hierarchy.tree import BLOCK_PASSAGES, PLACEMENT_BEAM, Hierarchy
+from model_code.mapped_tensors import map_tensors, write_tensors
 
 PLACEMENTS = "placements.safetensors"
+# Number of passages up to which each is compared with all leaves of a hierarchy.
+MAX_EXACT_PLACEMENTS = 200_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,25 +34,33 @@ class Placements:
         """Assign each passage to the leaf with the nearest centroid.
 
         The clustering may have assigned a passage to another leaf. So the caller must replace the
-        paths of the passages that the hierarchy was clustered from.
+        paths of the passages that the hierarchy was clustered from. More than
+        `MAX_EXACT_PLACEMENTS` passages descend the tree, which rarely misses the nearest leaf.
 
         Args:
             tree: Hierarchy of passages.
             vectors: Vectors of the n passages, (n, H), of any norm.
         """
-        unit_vectors = normalize_rows(vectors)
+        beam = None
+        if len(vectors) > MAX_EXACT_PLACEMENTS:
+            beam = PLACEMENT_BEAM
+
         # A path is the node of a passage at each level. The last one is its leaf.
-        paths = tree.place(unit_vectors)
-        leaves = paths[:, -1]
-        centroids = tree.centroids[-1][leaves]
-        cosines = np.einsum("nh,nh->n", unit_vectors, centroids, dtype=np.float32)
+        paths = np.empty((len(vectors), tree.depth), np.int32)
+        cosines = np.empty(len(vectors), np.float32)
+        for start in range(0, len(vectors), BLOCK_PASSAGES):
+            block = slice(start, start + BLOCK_PASSAGES)
+            unit_vectors = normalize_rows(vectors[block])
+            paths[block] = tree.place(unit_vectors, beam)
+            centroids = tree.centroids[-1][paths[block, -1]]
+            cosines[block] = np.einsum("nh,nh->n", unit_vectors, centroids, dtype=np.float32)
         return cls(paths, cosines)
 
     def save(self, folder: Path) -> None:
         """Write the placements to a folder. Equal placements give equal bytes."""
         tensors = {"paths": np.ascontiguousarray(self.paths), "cosines": self.cosines}
         with atomic_write(folder / PLACEMENTS) as path:
-            save_file(tensors, path)
+            write_tensors(tensors, path)
 
     @classmethod
     def load(cls, folder: Path) -> Placements:
@@ -87,13 +96,8 @@ def recenter_hierarchy(tree: Hierarchy, vectors: np.ndarray) -> Hierarchy:
     Returns:
         A hierarchy with the same nodes and the new centroids.
     """
-    unit_vectors = normalize_rows(vectors)
-    # `tree.order` sorts the passages by leaf, so the passages of a leaf are neighbours. The sum of
-    # each leaf begins where its first passage stands.
-    leaf_count = len(tree.parents[-1])
-    leaf_starts = np.searchsorted(tree.leaves[tree.order], np.arange(leaf_count))
     # Sum of the vectors below each node of a level, (nodes, H). The first level is the leaves.
-    sums = np.add.reduceat(unit_vectors[tree.order], leaf_starts, axis=0, dtype=np.float64)
+    sums = _sum_by_leaf(tree, vectors)
     centroids = [normalize_rows(sums)]
 
     # From the leaves to the root: `parents` holds the parent of each node of a level, ascending.
@@ -105,6 +109,28 @@ def recenter_hierarchy(tree: Hierarchy, vectors: np.ndarray) -> Hierarchy:
         centroids.append(normalize_rows(sums))
     centroids.reverse()
     return Hierarchy(tuple(centroids), tree.parents, tree.leaves)
+
+
+def _sum_by_leaf(tree: Hierarchy, vectors: np.ndarray) -> np.ndarray:
+    """Return the sum of the unit vectors of each leaf's passages, (leaves, H) float64.
+
+    The vectors are read leaf by leaf, some leaves at a time, so that they need not fit into memory.
+    """
+    # `tree.order` sorts the passages by leaf, so the passages of a leaf are neighbours.
+    leaf_count = len(tree.parents[-1])
+    starts = np.searchsorted(tree.leaves[tree.order], np.arange(leaf_count + 1))
+    sums = np.empty((leaf_count, vectors.shape[1]))
+    first = 0
+    while first < leaf_count:
+        # Take all leaves that fit into a block, and at least one.
+        end = int(np.searchsorted(starts, starts[first] + BLOCK_PASSAGES, side="right")) - 1
+        end = max(end, first + 1)
+        passages = tree.order[starts[first] : starts[end]]
+        unit_vectors = normalize_rows(vectors[passages])
+        leaf_starts = starts[first:end] - starts[first]
+        sums[first:end] = np.add.reduceat(unit_vectors, leaf_starts, axis=0, dtype=np.float64)
+        first = end
+    return sums
 
 
 def normalize_rows(vectors: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ Passages are stored in blocks. The postings of a block are six memory-mapped arr
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -214,6 +214,34 @@ class TokenIndex(SparseIndex):
             blocks.append(Postings.build(bags.slice(start, start + MAX_BLOCK_PASSAGES)))
         ids = document_ids if isinstance(document_ids, IdMap) else IdMap(document_ids)
         return cls(blocks, ids)
+
+    @classmethod
+    def from_texts(
+        cls,
+        find_tokens: Callable[[Sequence[str]], Bags],
+        texts: Sequence[str],
+        document_ids: Sequence[str],
+    ) -> TokenIndex:
+        """Tokenize and index passages, block by block.
+
+        Only the tokens of one block are in memory at a time, besides the compressed postings. The
+        result equals that of `build` for the tokens of all texts.
+
+        Args:
+            find_tokens: Function that returns the tokens of texts, such as a `TokenBags`.
+            texts: The passages.
+            document_ids: The document of each passage.
+
+        Raises:
+            FreshetError: If the numbers differ.
+        """
+        if len(texts) != len(document_ids):
+            raise FreshetError(f"{len(texts)} texts do not fit {len(document_ids)} passages")
+        blocks = []
+        for start in range(0, len(texts), MAX_BLOCK_PASSAGES):
+            bags = find_tokens(texts[start : start + MAX_BLOCK_PASSAGES])
+            blocks.append(Postings.build(bags))
+        return cls(blocks, IdMap(document_ids))
 
     @property
     def postings(self) -> int:

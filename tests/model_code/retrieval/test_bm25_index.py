@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from model_code.errors import FreshetError
-from model_code.files import MANIFEST
+from model_code.files import MANIFEST, hash_path
 from model_code.retrieval import bm25_index
 from model_code.retrieval.bm25_index import Bm25Index, Bm25Segment, TermWeights, WeightCache
 from model_code.retrieval.index_settings import Bm25Settings
@@ -225,6 +225,25 @@ def test_merged_bm25_segment_equals_built_segment(tmp_path: Path) -> None:
     Bm25Segment.build(TEXTS, DOCUMENTS, "english").save(tmp_path / "built", {})
     for path in (tmp_path / "built").iterdir():
         assert (tmp_path / "merged" / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+@pytest.mark.parametrize("block_passages", [1, 2, 4])
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_blocks_do_not_change_the_segment(count: int, block_passages: int, tmp_path: Path) -> None:
+    texts = TEXTS[:count]
+    documents = DOCUMENTS[:count]
+
+    segment = Bm25Segment.build(texts, documents, "english", block_passages)
+    segment.save(tmp_path / "blocks", {})
+
+    Bm25Segment.build(texts, documents, "english").save(tmp_path / "whole", {})
+    assert hash_path(tmp_path / "blocks") == hash_path(tmp_path / "whole")
+
+
+def test_frequencies_above_255_are_kept() -> None:
+    segment = Bm25Segment.build(["rare", "often " * 300], ["a", "b"], None, block_passages=1)
+
+    assert segment.frequencies.tolist() == [300, 1]
 
 
 def test_damaged_file_is_named(tmp_path: Path) -> None:

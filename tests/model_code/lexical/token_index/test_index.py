@@ -6,6 +6,7 @@ one. Queries and files that it cannot use are refused.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 from model_code.errors import FreshetError
 from model_code.files import hash_path, read_json
 from model_code.lexical.token_index import index
+from model_code.lexical.token_index.bags import Bags
 from model_code.lexical.token_index.index import TokenIndex
 from model_code.lexical.token_index.postings import prepare_query
 from tests.model_code.lexical.token_index.collection import (
@@ -143,6 +145,27 @@ def test_candidates_are_ranked_as_by_search() -> None:
         scores = dict(whole_ranking)
         expected = [(document, scores.get(document, 0.0)) for document in documents]
         assert ranking == sorted(expected, key=sort_key)
+
+
+def test_texts_are_indexed_like_their_bags(tmp_path: Path) -> None:
+    collection = make_collection(7)
+    text_counts = []
+
+    def find_tokens(texts: Sequence[str]) -> Bags:
+        text_counts.append(len(texts))
+        return Bags.of([collection.bags[int(text)] for text in texts])
+
+    numbers = [str(number) for number in range(len(collection.bags))]
+    TokenIndex.from_texts(find_tokens, numbers, collection.document_ids).save(tmp_path / "texts")
+
+    build_index(collection).save(tmp_path / "bags")
+    assert hash_path(tmp_path / "texts") == hash_path(tmp_path / "bags")
+    assert max(text_counts) <= index.MAX_BLOCK_PASSAGES
+
+
+def test_texts_without_a_document_are_refused() -> None:
+    with pytest.raises(FreshetError, match="2 texts do not fit 1 passages"):
+        TokenIndex.from_texts(lambda texts: Bags.of([]), ["one", "two"], ["a"])
 
 
 def test_loaded_index_equals_the_saved_one(tmp_path: Path) -> None:
