@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from model_code.errors import Damaged
-from model_code.files import BUILD
+from model_code.files import BUILD, atomic_write
 
 HEADER_LENGTH_BYTES = 8
 
@@ -62,7 +62,7 @@ def write_tensors(arrays: Mapping[str, np.ndarray], path: Path) -> None:
 
     Args:
         arrays: Arrays by name, of the types in `DTYPES`.
-        path: File to write.
+        path: File to write. It is replaced at once, see `atomic_write`.
     """
     type_names = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
     named_types = {name: type_names[array.dtype] for name, array in arrays.items()}
@@ -82,7 +82,7 @@ def write_tensors(arrays: Mapping[str, np.ndarray], path: Path) -> None:
     header_text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     header_text += b" " * (-len(header_text) % HEADER_ALIGNMENT)
 
-    with path.open("wb") as stream:
+    with atomic_write(path) as temporary, temporary.open("wb") as stream:
         stream.write(len(header_text).to_bytes(HEADER_LENGTH_BYTES, "little"))
         stream.write(header_text)
         for name in order:

@@ -39,7 +39,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from model_code.files import (
-    atomic_write,
     canonical_json,
     hash_text,
     read_json,
@@ -423,8 +422,7 @@ class Bm25Segment:
             "frequencies": self.frequencies,
             "lengths": self.lengths,
         }
-        with atomic_write(folder / POSTINGS) as temporary:
-            write_tensors(arrays, temporary)
+        write_tensors(arrays, folder / POSTINGS)
         write_json(folder / VOCABULARY, self.vocabulary, lines=False)
         write_json(folder / DOCUMENT_IDS, list(self.ids.document_ids), lines=False)
 

@@ -20,7 +20,6 @@ import numpy as np
 
 from model_code.collection.segments.conditions import matches_fields, parse_filters
 from model_code.errors import FreshetError
-from model_code.files import atomic_write
 from model_code.hierarchy.tree import DOCUMENT_IDS
 from model_code.mapped_tensors import map_tensors, write_tensors
 from model_code.row_file import RowFile
@@ -191,8 +190,7 @@ def write_rows(rows: Iterable[Row], target: Path) -> None:
         IDS: np.frombuffer(b"".join(ids), np.uint8),
         ID_STARTS: _starts([len(text) for text in ids]),
     }
-    with atomic_write(target) as path:
-        write_tensors(arrays, path)
+    write_tensors(arrays, target)
 
 
 class DocumentFile:

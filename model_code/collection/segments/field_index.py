@@ -34,7 +34,6 @@ from model_code.collection.segments.conditions import (
     TextPattern,
     iterate_field_values,
 )
-from model_code.files import atomic_write
 from model_code.mapped_tensors import map_tensors, write_tensors
 
 FIELD_INDEX = "fields.safetensors"
@@ -176,8 +175,7 @@ class FieldIndex:
     def save(self, path: Path) -> None:
         """Write the index to a file. Equal indexes give equal bytes."""
         arrays = {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
-        with atomic_write(path) as temporary:
-            write_tensors(arrays, temporary)
+        write_tensors(arrays, path)
 
     @classmethod
     def load(cls, path: Path) -> FieldIndex:

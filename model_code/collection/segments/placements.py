@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from model_code.files import atomic_write
 from model_code.hierarchy.tree import BLOCK_PASSAGES, PLACEMENT_BEAM, Hierarchy
 from model_code.mapped_tensors import map_tensors, write_tensors
 
@@ -59,8 +58,7 @@ class Placements:
     def save(self, folder: Path) -> None:
         """Write the placements to a folder. Equal placements give equal bytes."""
         tensors = {"paths": np.ascontiguousarray(self.paths), "cosines": self.cosines}
-        with atomic_write(folder / PLACEMENTS) as path:
-            write_tensors(tensors, path)
+        write_tensors(tensors, folder / PLACEMENTS)
 
     @classmethod
     def load(cls, folder: Path) -> Placements:
