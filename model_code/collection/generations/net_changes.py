@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from model_code.collection.generations.generation import Removed
-from model_code.collection.segments.segment import SegmentView
+from model_code.collection.segments.segment import LoadedSegment, SegmentView
 from model_code.text.documents import STATUSES, Change, Document, status_of
 
 
@@ -50,15 +50,15 @@ class NetChanges:
                 that their vectors are solved again.
         """
         last_changes = {change.document_id: change for change in changes}
+        owners = _find_owners(views, last_changes)
+        hashes_before = _content_hashes(owners)
         puts: list[Document] = []
         ids: dict[str, list[str]] = {status: [] for status in STATUSES}
         only_solved: list[str] = []
         removed = {view.segment.number: set(view.removed) for view in views}
         for document_id, change in sorted(last_changes.items()):
-            owner = _find_owner(views, document_id)
-            before = None
-            if owner is not None:
-                before = owner.segment.content_hashes[document_id]
+            owner = owners.get(document_id)
+            before = hashes_before.get(document_id)
             status = status_of(change, before)
             has_equal_content = status == "unchanged" and before is not None
             if has_equal_content and document_id in rewritten:
@@ -91,28 +91,53 @@ def effective_changes(changes: Iterable[Change], views: Sequence[SegmentView]) -
         changes: Changes in their order.
         views: Segments of the generation that is changed.
     """
+    changes = list(changes)
+    owners = _find_owners(views, {change.document_id for change in changes})
+    # Content hash of each document after the changes so far. It is missing or None if the document
+    # does not exist.
+    current_hashes: dict[str, str | None] = dict(_content_hashes(owners))
     effective: list[Change] = []
-    # Content hash of each document after the changes so far. None if it does not exist.
-    current_hashes: dict[str, str | None] = {}
     for change in changes:
-        document_id = change.document_id
-        if document_id not in current_hashes:
-            owner = _find_owner(views, document_id)
-            current_hashes[document_id] = None
-            if owner is not None:
-                current_hashes[document_id] = owner.segment.content_hashes[document_id]
-        if current_hashes[document_id] != change.content_hash:
+        if current_hashes.get(change.document_id) != change.content_hash:
             effective.append(change)
-        current_hashes[document_id] = change.content_hash
+        current_hashes[change.document_id] = change.content_hash
     return effective
 
 
-def _find_owner(views: Sequence[SegmentView], document_id: str) -> SegmentView | None:
-    """Return the segment that holds a live document, or None.
+def _find_owners(
+    views: Sequence[SegmentView], document_ids: Iterable[str]
+) -> dict[str, SegmentView]:
+    """Return the segment that holds each live document. Other documents are left out.
 
     The newest segment is asked first, because recent documents change most often.
     """
-    for view in reversed(views):
-        if document_id in view:
-            return view
-    return None
+    owners: dict[str, SegmentView] = {}
+    for document_id in document_ids:
+        for view in reversed(views):
+            if document_id in view:
+                owners[document_id] = view
+                break
+    return owners
+
+
+def _content_hashes(owners: Mapping[str, SegmentView]) -> dict[str, str]:
+    """Return the content hash of each document.
+
+    Only the records of these documents are read, because a segment may have a million others.
+
+    Args:
+        owners: Segment of each document.
+    """
+    ids_by_segment: dict[int, list[str]] = {}
+    segments: dict[int, LoadedSegment] = {}
+    for document_id, view in owners.items():
+        number = view.segment.number
+        segments[number] = view.segment
+        ids_by_segment.setdefault(number, []).append(document_id)
+
+    hashes: dict[str, str] = {}
+    for number, document_ids in ids_by_segment.items():
+        rows = segments[number].document_file.read(document_ids, ("content_hash",))
+        for document_id, row in rows.items():
+            hashes[document_id] = row["content_hash"]
+    return hashes

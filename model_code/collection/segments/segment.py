@@ -288,9 +288,10 @@ class BaseSegment(LoadedSegment):
     def judged_queries(self, document_id: str) -> list[KnownQuery]:
         """Return the queries for which training judgements of the build call a document relevant.
 
-        The result is empty for documents that are not in the build.
+        The result is empty for documents that are not in the build, and if the build wrote no known
+        queries: the queries in the rows of documents are no judgements.
         """
-        if document_id not in self.rows:
+        if document_id not in self.rows or not (self.folder / KNOWN_QUERIES).is_file():
             return []
         queries = self.known_queries.get(document_id, ())
         return [query for query in queries if query.source == QuerySource.QRELS]

@@ -7,6 +7,7 @@ and garbage collection.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from model_code.collection.generations.generation import added_since_training, t
 from model_code.collection.generations.generation_builder import GenerationBuilder
 from model_code.collection.generations.generation_store import GenerationStore
 from model_code.collection.generations.searcher import Searcher
+from model_code.collection.segments.documents import DocumentFile
 from model_code.collection.segments.folder_lock import exclusive_lock_if_unused
 from model_code.collection.segments.placements import Placements
 from model_code.encoding.encoder import Encoder
@@ -84,6 +86,19 @@ def test_batch_applies_net_effect_per_document(builder: GenerationBuilder) -> No
     assert result.updated == ("d03",)
     assert result.deleted == ("d06",)
     assert result.unchanged == ("d00x", "d05", "nobody")
+
+
+def test_applying_reads_the_changed_documents_only(
+    builder: GenerationBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(file: DocumentFile, columns: Sequence[str]) -> list[list[str]]:
+        raise AssertionError(f"reads {columns} of all {len(file)} documents")
+
+    monkeypatch.setattr(DocumentFile, "read_columns", refuse)
+
+    result = builder.apply(BATCH, up_to(9), {})
+
+    assert result.updated == ("d03",)
 
 
 def test_manifest_describes_the_generation(builder: GenerationBuilder) -> None:
