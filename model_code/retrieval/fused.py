@@ -89,6 +89,9 @@ MIN_VARIANCE = 1e-6
 If all documents are equal, the computed variance is a rounding error around 0.
 """
 
+MAX_WIDE_VECTORS = 2**17
+"""Number of vectors that are converted to float64 at a time, which bounds the memory."""
+
 LATE_SCORE_FACTOR = 10.0
 """Factor of late-interaction scores.
 
@@ -133,9 +136,15 @@ class ScoreNormalizer:
     @classmethod
     def fit(cls, vectors: np.ndarray) -> ScoreNormalizer:
         """Return the normalizer of an index, from the mean and covariance of its vectors (n, H)."""
-        wide = np.asarray(vectors, np.float64)
-        mean = wide.mean(axis=0)
-        covariance = wide.T @ wide / len(wide) - np.outer(mean, mean)
+        dimension = vectors.shape[1]
+        sums = np.zeros(dimension)
+        products = np.zeros((dimension, dimension))
+        for start in range(0, len(vectors), MAX_WIDE_VECTORS):
+            wide = np.asarray(vectors[start : start + MAX_WIDE_VECTORS], np.float64)
+            sums += wide.sum(axis=0)
+            products += wide.T @ wide
+        mean = sums / len(vectors)
+        covariance = products / len(vectors) - np.outer(mean, mean)
         return cls(mean, covariance)
 
     def standardize(self, query: np.ndarray, scores: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ the footer of the file took 67 MB at 100,000 documents.
 from __future__ import annotations
 
 import json
+from array import array
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
@@ -135,23 +136,34 @@ def write_documents(source: Path, target: Path, document_ids: Collection[str]) -
     Raises:
         FreshetError: If the corpus does not have one of the documents.
     """
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    columns = list(CORPUS_COLUMNS)
+    names = list(CORPUS_COLUMNS)
     if "queries" in pq.read_schema(source).names:
-        columns.append("queries")
-    is_wanted = [("document_id", "in", sorted(document_ids))]
-    corpus_rows = pq.read_table(source, columns=columns, filters=is_wanted).to_pylist()
-    missing = sorted(set(document_ids) - {row["document_id"] for row in corpus_rows})
+        names.append("queries")
+    # Plain strings of Arrow are limited to 2 GB per array, large strings are not.
+    columns = [column.cast(pa.large_string()) for column in pq.read_table(source, columns=names)]
+    corpus = pa.table(columns, names)
+
+    corpus_ids = corpus["document_id"].to_pylist()
+    wanted = set(document_ids)
+    missing = sorted(wanted.difference(corpus_ids))
     if missing:
         raise FreshetError(
             f"{source} lacks {len(missing)} documents that the index holds, first {missing[0]!r}"
         )
-    rows: list[Row] = []
-    for row in corpus_rows:
-        row["queries"] = row.get("queries") or NO_QUERIES
-        rows.append(document_row(document_from_row(row)))
-    write_rows(rows, target)
+    numbers = [number for number, name in enumerate(corpus_ids) if name in wanted]
+    numbers.sort(key=corpus_ids.__getitem__)
+
+    def read_rows() -> Iterator[Row]:
+        """Yield the rows of the documents by ascending id, and hold some of them at a time."""
+        for start in range(0, len(numbers), RECORDS_AT_ONCE):
+            for row in corpus.take(numbers[start : start + RECORDS_AT_ONCE]).to_pylist():
+                row["queries"] = row.get("queries") or NO_QUERIES
+                yield document_row(document_from_row(row))
+
+    write_sorted_rows(read_rows(), target)
 
 
 def write_rows(rows: Iterable[Row], target: Path) -> None:
@@ -161,36 +173,73 @@ def write_rows(rows: Iterable[Row], target: Path) -> None:
         rows: Rows that `document_row` made, in any order. They are written by ascending id.
         target: Documents file to write.
     """
+    write_sorted_rows(sorted(rows, key=lambda row: row["document_id"]), target)
+
+
+def write_sorted_rows(rows: Iterable[Row], target: Path) -> None:
+    """Write a documents file and the index of the fields; see `write_rows`.
+
+    Each row is used once, so that all rows need not be in memory.
+
+    Args:
+        rows: Rows by ascending id.
+        target: Documents file to write.
+    """
     from model_code.collection.segments.field_index import FIELD_INDEX, FieldIndex, fields_of_row
 
-    sorted_rows = sorted(rows, key=lambda row: row["document_id"])
-    index = FieldIndex.build(fields_of_row(row["fields"], row["date"]) for row in sorted_rows)
-    index.save(target.with_name(FIELD_INDEX))
+    records = _Records()
 
-    # A record is the texts of a document's columns, one after the other. `ends` (documents,
-    # columns) holds where each column ends inside the record of its document.
-    texts: list[bytes] = []
-    record_sizes: list[int] = []
-    ends = np.full((len(sorted_rows), len(COLUMNS)), NO_VALUE, np.int64)
-    for number, row in enumerate(sorted_rows):
-        record_size = 0
-        for column, name in enumerate(COLUMNS):
+    def collect_records() -> Iterator[dict[str, Any]]:
+        """Add the record of each row, and yield the row's fields."""
+        for row in rows:
+            records.append(row)
+            yield fields_of_row(row["fields"], row["date"])
+
+    index = FieldIndex.build(collect_records())
+    index.save(target.with_name(FIELD_INDEX))
+    write_tensors(records.arrays(), target)
+
+
+class _Records:
+    """The records of documents in the making, in compact buffers.
+
+    A record is the texts of a document's columns, one after the other.
+    """
+
+    def __init__(self) -> None:
+        self._texts = bytearray()
+        self._sizes = array("q")
+        # Where each column ends inside the record of its document, document after document.
+        self._ends = array("q")
+        self._ids = bytearray()
+        self._id_sizes = array("q")
+
+    def append(self, row: Row) -> None:
+        """Add the record of a document."""
+        size = 0
+        for name in COLUMNS:
+            end = NO_VALUE
             if row[name] is not None:
                 text = _encode(row[name])
-                texts.append(text)
-                record_size += len(text)
-                ends[number, column] = record_size
-        record_sizes.append(record_size)
+                self._texts += text
+                size += len(text)
+                end = size
+            self._ends.append(end)
+        self._sizes.append(size)
 
-    ids = [_encode(row["document_id"]) for row in sorted_rows]
-    arrays = {
-        RECORDS: np.frombuffer(b"".join(texts), np.uint8),
-        STARTS: _starts(record_sizes),
-        ENDS: ends,
-        IDS: np.frombuffer(b"".join(ids), np.uint8),
-        ID_STARTS: _starts([len(text) for text in ids]),
-    }
-    write_tensors(arrays, target)
+        document_id = _encode(row["document_id"])
+        self._ids += document_id
+        self._id_sizes.append(len(document_id))
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the arrays of a documents file; see `DocumentFile`."""
+        return {
+            RECORDS: np.frombuffer(self._texts, np.uint8),
+            STARTS: _starts(self._sizes),
+            ENDS: np.array(self._ends, np.int64).reshape(-1, len(COLUMNS)),
+            IDS: np.frombuffer(self._ids, np.uint8),
+            ID_STARTS: _starts(self._id_sizes),
+        }
 
 
 class DocumentFile:

@@ -321,6 +321,18 @@ def test_score_normalizer_uses_moments_of_all_products() -> None:
     np.testing.assert_allclose(scores, expected, atol=1e-9)
 
 
+@pytest.mark.parametrize("limit", [1, 7, 40])
+def test_normalizer_may_read_vectors_in_blocks(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = np.random.default_rng(0).standard_normal((40, 8)).astype(np.float32)
+    expected = ScoreNormalizer.fit(vectors)
+
+    monkeypatch.setattr("model_code.retrieval.fused.MAX_WIDE_VECTORS", limit)
+    normalizer = ScoreNormalizer.fit(vectors)
+
+    np.testing.assert_allclose(normalizer.mean, expected.mean, rtol=1e-12)
+    np.testing.assert_allclose(normalizer.covariance, expected.covariance, atol=1e-12)
+
+
 def test_score_of_a_single_vector_is_zero() -> None:
     vector = np.random.default_rng(0).standard_normal(384).astype(np.float32)
     vector /= np.linalg.norm(vector)

@@ -6,10 +6,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from model_code.collection.segments import documents
-from model_code.collection.segments.documents import COLUMNS, Row, read_columns, write_rows
+from model_code.collection.segments.documents import (
+    COLUMNS,
+    Row,
+    read_columns,
+    write_documents,
+    write_rows,
+)
+from model_code.errors import FreshetError
 
 
 def make_rows(count: int) -> list[Row]:
@@ -35,6 +44,29 @@ def test_columns_are_read_as_they_were_written(
     columns = read_columns(tmp_path / "documents.safetensors", *COLUMNS)
 
     assert columns == [[row[name] for row in rows] for name in COLUMNS]
+
+
+def test_documents_of_a_corpus_are_sorted_by_id(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(documents, "RECORDS_AT_ONCE", 2)
+    corpus_ids = ["d", "b", "é", "a", "c"]
+    corpus = dict.fromkeys(["title", "text", "date"], corpus_ids)
+    table = pa.table({"document_id": corpus_ids, **corpus, "fields": ["{}"] * 5})
+    pq.write_table(table, tmp_path / "documents.parquet")
+    target = tmp_path / "documents.safetensors"
+
+    write_documents(tmp_path / "documents.parquet", target, {"a", "b", "d", "é"})
+
+    assert read_columns(target, "document_id", "text") == [["a", "b", "d", "é"]] * 2
+
+
+def test_document_that_the_corpus_lacks_is_named(tmp_path: Path) -> None:
+    columns = {name: ["a"] for name in ("document_id", "title", "text", "date")}
+    pq.write_table(pa.table({**columns, "fields": ["{}"]}), tmp_path / "documents.parquet")
+
+    with pytest.raises(FreshetError, match="lacks 2 documents .* first 'x'"):
+        write_documents(tmp_path / "documents.parquet", tmp_path / "out", {"a", "x", "y"})
 
 
 def test_large_records_are_read_in_several_runs(tmp_path, monkeypatch):
