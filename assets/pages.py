@@ -132,4 +132,8 @@ def verdict_numbers(verdict: Verdict) -> dict[str, int | float]:
         numbers[f"{row.metric} p"] = row.p
         if row.queries_for_gain is not None:
             numbers[f"{row.metric} queries for a gain"] = row.queries_for_gain
+    for group, rows in verdict.by_known_queries.items():
+        kind = group.replace("_", " ")
+        for row in rows:
+            numbers[f"{row.metric} difference, documents {kind} queries"] = row.difference
     return numbers

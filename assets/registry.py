@@ -115,6 +115,9 @@ def _promotion_metadata(project: ProjectResource, result: "PromotionResult") -> 
             f"{last['when']}: version {last['to']} {outcome}: {reasons}"
         )
         metadata["gate's numbers"] = table(last["verdict"]["intervals"])
+        for group, intervals in last["verdict"]["by_known_queries"].items():
+            kind = group.replace("_", " ")
+            metadata[f"gate's numbers, documents {kind} queries"] = table(intervals)
     return metadata
 
 

@@ -31,7 +31,7 @@ SCORES_SCHEMA = pa.DataFrameSchema(
         "split": pa.Column(str, pa.Check.isin(EVALUATED_SPLITS)),
         "metric": pa.Column(str),
         "value": pa.Column("float64", pa.Check.in_range(0, MAX_SHARE)),
-        "asked_in_training": pa.Column(bool),
+        "with_known": pa.Column(bool),
     },
     strict=True,
     unique=["query_id", "split", "metric"],

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from model_code.corpus.known_queries import collect_known_queries
+from model_code.text.documents import Document
 from model_code.text.headlines import make_headline
-from model_code.text.known_queries import normalize_query
+from model_code.text.known_queries import resolve_queries
 
 TABLES = ("documents", "passages", "queries", "qrels")
 
@@ -70,39 +73,44 @@ class Corpus:
         texts = _query_texts(self)
         queries = {query_id: texts[query_id] for query_id in qrels}
 
-        asked_documents = self._asked_documents()
-        asked_in_training: set[str] = set()
-        for query_id, grades in qrels.items():
-            if not asked_documents.isdisjoint(grades):
-                asked_in_training.add(query_id)
-
         return Judgements(
             queries,
             qrels,
             source="qrels",
             answers=_read_lists(self.queries, "answers", qrels),
-            asked_in_training=frozenset(asked_in_training),
+            with_known=find_queries_with_known(qrels, self.documents_with_known_queries),
             not_relevant=_read_lists(self.queries, "not_relevant", qrels),
         )
 
-    def _asked_documents(self) -> set[str]:
-        """Return the documents with known queries: judged for training, or brought by their rows.
+    @cached_property
+    def documents_with_known_queries(self) -> frozenset[str]:
+        """Ids of the documents with known queries: queries that they are known to answer.
 
-        A query of a row that judges as well is no known query.
+        Known queries come from judgements for training and from rows. A query that was judged not
+        relevant for its document is not known, and a query of dev, gate or test never is.
         """
-        in_training = self.qrels["split"] == "train"
-        asked = set(self.qrels.loc[in_training, "document_id"])
-        if "queries" not in self.documents:
-            return asked
+        documents: list[Document] = []
+        if "queries" in self.documents:
+            rows = self.documents[self.documents["queries"].notna()]
+            for document_id, text in zip(rows["document_id"], rows["queries"], strict=True):
+                row_queries = tuple(json.loads(text))
+                documents.append(Document(document_id, document_id, "", queries=row_queries))
 
-        judging = self.qrels.loc[~in_training, "query_id"]
-        texts = _query_texts(self)
-        held_out = {normalize_query(texts[query_id]) for query_id in set(judging)}
-        rows = self.documents[self.documents["queries"].notna()]
-        for document_id, row_queries in zip(rows["document_id"], rows["queries"], strict=True):
-            if any(normalize_query(text) not in held_out for text in json.loads(row_queries)):
-                asked.add(document_id)
-        return asked
+        grades: dict[tuple[str, str], int] = {}
+        splits: dict[str, str] = {}
+        columns = ("query_id", "document_id", "relevance", "split")
+        for query_id, document_id, relevance, split in zip(
+            *(self.qrels[column] for column in columns), strict=True
+        ):
+            grades[query_id, document_id] = relevance
+            splits[query_id] = split
+        not_relevant = _read_lists(self.queries, "not_relevant", set(self.queries["query_id"]))
+        for query_id, document_ids in not_relevant.items():
+            for document_id in document_ids:
+                grades[query_id, document_id] = 0
+
+        known = collect_known_queries(documents, _query_texts(self), splits, grades)
+        return frozenset(query.document_id for query in resolve_queries(known.queries))
 
 
 @dataclass(frozen=True)
@@ -114,8 +122,8 @@ class Judgements:
         qrels: {document id: relevance of at least 1} by query id.
         source: Origin of the judgements; "qrels" for the judgements of the corpus.
         answers: The strings that answer a query, by the ids of the queries that have any.
-        asked_in_training: Ids of the queries that have a relevant document with a known query: a
-            judged training query, or a query that the document's row brings.
+        with_known: Ids of the queries that have a relevant document with a known query, which is
+            a query that the document is known to answer.
         not_relevant: Ids of the documents that were judged not relevant, by the ids of the queries
             that have any.
     """
@@ -124,7 +132,7 @@ class Judgements:
     qrels: dict[str, dict[str, int]]
     source: str
     answers: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    asked_in_training: frozenset[str] = frozenset()
+    with_known: frozenset[str] = frozenset()
     not_relevant: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def graded(self) -> dict[str, dict[str, int]]:
@@ -141,6 +149,24 @@ class Judgements:
             grades.update(relevant)
             graded[query_id] = grades
         return graded
+
+
+def find_queries_with_known(
+    qrels: Mapping[str, Mapping[str, int]], documents: Collection[str]
+) -> frozenset[str]:
+    """Return the ids of the queries with a relevant document that has known queries.
+
+    Args:
+        qrels: {document id: relevance} by query id.
+        documents: Ids of the documents with known queries.
+    """
+    ids = frozenset(documents)
+    found: set[str] = set()
+    for query_id, grades in qrels.items():
+        relevant = {document_id for document_id, grade in grades.items() if grade > 0}
+        if not ids.isdisjoint(relevant):
+            found.add(query_id)
+    return frozenset(found)
 
 
 def make_table(table: str, rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

@@ -6,10 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from model_code.corpus.settings import SPLITS
-from model_code.evaluation.scores import SCORE_DECIMALS, SystemScores, check_comparable
+from model_code.evaluation.scores import (
+    SCORE_DECIMALS,
+    WITH_KNOWN,
+    WITHOUT_KNOWN,
+    SystemScores,
+    check_comparable,
+)
 from model_code.evaluation.settings import UNTRAINED_SYSTEMS, EvaluationSettings
 from model_code.evaluation.significance import (
     MIN_BOOTSTRAP_QUERIES,
@@ -225,32 +229,26 @@ def _round(value: float) -> float:
     return round(float(value), SCORE_DECIMALS) + 0.0
 
 
-def query_groups(qrels: pd.DataFrame, split: str, query_ids: Sequence[str]) -> dict[str, list[str]]:
-    """Group queries by whether a relevant document also answers a query of another split.
+def query_groups(scores: SystemScores) -> dict[str, list[str]]:
+    """Group queries by whether a relevant document has known queries.
 
-    Supervised training may memorise the documents of training queries. This raises scores on "seen"
-    queries only, while better scores on "unseen" queries show generalisation. In SciFact, 64 % of
-    the test judgements point at documents of training queries.
+    A known query is a query that a document is known to answer. Memory can raise scores on queries
+    for such documents only. Better scores on the other queries show generalisation. In SciFact,
+    64 % of the test judgements point at documents of training queries.
 
     Args:
-        qrels: Table with query_id, document_id and split.
-        split: The reported split.
-        query_ids: Ids of the evaluated queries of this split.
+        scores: Scores of any system on the reported queries.
 
     Returns:
-        {"unseen": [...], "seen": [...]} with query ids. It is {} if a group has fewer than
+        Query ids of the groups `WITHOUT_KNOWN` and `WITH_KNOWN`. It is {} if a group has fewer than
         `MIN_GROUP_QUERIES` queries.
     """
-    other_splits = set(SPLITS) - {split}
-    others = qrels[qrels["split"].isin(other_splits)]
-    reported = qrels[(qrels["split"] == split) & qrels["query_id"].isin(list(query_ids))]
-    is_shared = reported["document_id"].isin(others["document_id"])
-
-    seen = set(reported.loc[is_shared, "query_id"])
-    unseen = set(query_ids) - seen
-    if len(seen) < MIN_GROUP_QUERIES or len(unseen) < MIN_GROUP_QUERIES:
+    query_ids = set(scores.values.index)
+    with_known = query_ids & scores.with_known
+    without_known = query_ids - with_known
+    if len(with_known) < MIN_GROUP_QUERIES or len(without_known) < MIN_GROUP_QUERIES:
         return {}
-    return {"unseen": sorted(unseen), "seen": sorted(seen)}
+    return {WITHOUT_KNOWN: sorted(without_known), WITH_KNOWN: sorted(with_known)}
 
 
 def most_changed_queries(

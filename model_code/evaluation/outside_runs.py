@@ -102,8 +102,7 @@ def score_outside_run(
     values = pd.DataFrame({metric: pd.Series(scores[metric]) for metric in metrics})
     values = values.loc[query_ids, metrics]
     values.index.name = build.values.index.name
-    asked = frozenset(build.asked_in_training)
-    return run, SystemScores(name, build.split, values, asked_in_training=asked)
+    return run, SystemScores(name, build.split, values, with_known=build.with_known)
 
 
 def read_outside_run(path: Path, known_ids: Container[str] = ()) -> Run:

@@ -67,10 +67,10 @@ class Verdict:
         reasons: Reasons of the decision, one sentence each.
         queries: Number of judged queries.
         intervals: The differences on which the decision is based.
-        by_training_documents: The same differences for two groups of queries. The decision ignores
-            them. "asked_in_training" are the queries with a relevant document that has a known
-            query: a judged training query, or a query of its row. "not_asked_in_training" are all
-            others.
+        by_known_queries: The same differences for two groups of queries. The decision ignores
+            them. "with_known" are the queries with a relevant document that has a known query for
+            the challenger or the champion. "without_known" are all others. A known query is a query
+            that a document is known to answer.
         findings: Statements about the challenger that the decision ignores, such as the agreement
             that shadow mode found.
     """
@@ -79,7 +79,7 @@ class Verdict:
     reasons: tuple[str, ...]
     queries: int
     intervals: tuple[PairedDifference, ...]
-    by_training_documents: Mapping[str, tuple[PairedDifference, ...]] = field(default_factory=dict)
+    by_known_queries: Mapping[str, tuple[PairedDifference, ...]] = field(default_factory=dict)
     findings: tuple[str, ...] = ()
 
     @property
@@ -132,7 +132,7 @@ def judge_promotion(
         tuple(reasons),
         challenger.queries,
         tuple(differences.values()),
-        _by_training_documents(challenger, champion, settings, seed),
+        _by_known_queries(challenger, champion, settings, seed),
     )
 
 
@@ -188,7 +188,7 @@ def judge_retrain(
         tuple(reasons),
         challenger.queries,
         (*_name_group("old", old_differences), *_name_group("new", new_differences)),
-        _by_training_documents(challenger, champion, settings, seed),
+        _by_known_queries(challenger, champion, settings, seed),
     )
 
 
@@ -238,7 +238,13 @@ def judge_pilot(
         old_goal = old_differences[settings.metric]
         reasons.append(f"old documents: {_difference_text(old_goal)}")
         rows = _name_group("old", old_differences) + rows
-    return Verdict(passed, tuple(reasons), len(targets), tuple(rows))
+    return Verdict(
+        passed,
+        tuple(reasons),
+        len(targets),
+        tuple(rows),
+        _by_known_queries(challenger, champion, settings, seed),
+    )
 
 
 def _average_by_document(scores: SystemScores, targets: Mapping[str, str]) -> SystemScores:
@@ -263,15 +269,17 @@ def _name_group(group: str, differences: dict[str, PairedDifference]) -> list[Pa
     ]
 
 
-def _by_training_documents(
+def _by_known_queries(
     challenger: SystemScores, champion: SystemScores, settings: PromotionSettings, seed: int
 ) -> dict[str, tuple[PairedDifference, ...]]:
-    """Compare challenger and champion on queries that training may have memorised, and on others.
+    """Compare challenger and champion on queries that memory may answer, and on others.
 
-    See `Verdict.by_training_documents` for the two groups.
+    See `Verdict.by_known_queries` for the two groups. The champion can know queries that arrived
+    after the challenger was built.
     """
     groups = {}
-    for name, challenger_scores in challenger.by_training_documents().items():
+    grouped = replace(challenger, with_known=challenger.with_known | champion.with_known)
+    for name, challenger_scores in grouped.by_known_queries().items():
         champion_scores = champion.restrict_to(challenger_scores.values.index)
         rows = _paired_differences(challenger_scores, champion_scores, settings, seed)
         groups[name] = tuple(rows.values())

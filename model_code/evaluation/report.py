@@ -10,12 +10,13 @@ from typing import Any
 import pandas as pd
 
 from model_code.evaluation.comparison import QUERIES_AND_SEEDS, is_variant
+from model_code.evaluation.scores import WITH_KNOWN, WITHOUT_KNOWN
 
 # Metrics that follow the main metric in tables, if they were measured.
 HEADLINE_METRICS = ("nDCG@10", "hit@1", "hit@10", "MRR@10", "R@100")
 GROUP_TITLES = {
-    "unseen": "Queries none of whose relevant documents answers a query of another split",
-    "seen": "Queries with a relevant document that also answers a query of another split",
+    WITHOUT_KNOWN: "Queries whose relevant documents have no known query",
+    WITH_KNOWN: "Queries with a relevant document that has known queries",
 }
 BM25_KNOWN = "bm25_known"
 UNJUDGED = "this corpus has no judged dev or test queries, so no system can be compared"

@@ -23,10 +23,9 @@ EVALUATED_SPLITS = ("dev", GATE, "test")
 RRF = "rrf"
 # The subfolder of a system's evaluation folder that holds the evaluation folders of its variants.
 VARIANTS_FOLDER = "variants"
-# Two groups of queries: those with a relevant document that a judged training query asks for as
-# well, and all others.
-ASKED_IN_TRAINING = "asked_in_training"
-NOT_ASKED_IN_TRAINING = "not_asked_in_training"
+# Two groups of queries: those with a relevant document that has known queries, and all others.
+WITH_KNOWN = "with_known"
+WITHOUT_KNOWN = "without_known"
 
 
 @dataclass(frozen=True)
@@ -39,8 +38,8 @@ class SystemScores:
         values: One row per query, in ascending order of ids, and one column per metric.
         seeds: `values` of each training, if `values` is the mean over several trainings. Otherwise
             empty.
-        asked_in_training: Ids of the queries with a relevant document that has a known query: a
-            judged training query, or a query of its row. Memorising can raise scores on these
+        with_known: Ids of the queries with a relevant document that has a known query, which is a
+            query that the document is known to answer. Memorising can raise scores on these
             queries. On all others, only generalisation can.
     """
 
@@ -48,7 +47,7 @@ class SystemScores:
     split: str
     values: pd.DataFrame
     seeds: tuple[pd.DataFrame, ...] = ()
-    asked_in_training: frozenset[str] = frozenset()
+    with_known: frozenset[str] = frozenset()
 
     def runs(self, metrics: Sequence[str]) -> np.ndarray:
         """Return the scores of each training of the system, (trainings, queries, metrics)."""
@@ -66,15 +65,15 @@ class SystemScores:
         seeds = tuple(table.loc[values.index] for table in self.seeds)
         return replace(self, values=values, seeds=seeds)
 
-    def by_training_documents(self) -> dict[str, SystemScores]:
-        """Return the scores of the queries in `asked_in_training`, and those of all others.
+    def by_known_queries(self) -> dict[str, SystemScores]:
+        """Return the scores of the queries in `with_known`, and those of all others.
 
         A group without queries is left out.
         """
-        others = set(self.values.index) - self.asked_in_training
+        others = set(self.values.index) - self.with_known
         groups = {
-            ASKED_IN_TRAINING: self.restrict_to(self.asked_in_training),
-            NOT_ASKED_IN_TRAINING: self.restrict_to(others),
+            WITH_KNOWN: self.restrict_to(self.with_known),
+            WITHOUT_KNOWN: self.restrict_to(others),
         }
         return {name: scores for name, scores in groups.items() if scores.queries}
 
@@ -92,8 +91,8 @@ def load_scores(folder: Path, split: str) -> SystemScores:
     # `pivot` sorts the metrics: restore the order in which they were written.
     metrics = list(dict.fromkeys(table["metric"]))
     values = values[metrics].rename_axis(columns=None)
-    asked = frozenset(table.loc[table[ASKED_IN_TRAINING].astype(bool), "query_id"])
-    return SystemScores(summary["system"], split, values, asked_in_training=asked)
+    with_known = frozenset(table.loc[table[WITH_KNOWN].astype(bool), "query_id"])
+    return SystemScores(summary["system"], split, values, with_known=with_known)
 
 
 def load_gate_scores(folder: Path) -> SystemScores:

@@ -3,10 +3,10 @@
 The folder holds:
 
 - `run.{dev,gate,test}.trec`: the rankings,
-- `scores.parquet`: query_id, split, metric, value, asked_in_training,
+- `scores.parquet`: query_id, split, metric, value, with_known,
 - `metrics.json`: {"system", "dev": {"queries", metric: mean, ...}, "gate": {...}, "test": {...},
-  "groups": {split: {"asked_in_training": {"queries", metric: mean, ...},
-  "not_asked_in_training": {...}}}}, where a group without queries is left out.
+  "groups": {split: {"with_known": {"queries", metric: mean, ...},
+  "without_known": {...}}}}, where a group without queries is left out.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from model_code.corpus.tables import Corpus, Judgements
 from model_code.evaluation.metrics import Run, evaluate_run
 from model_code.evaluation.runs import write_run
 from model_code.evaluation.scores import (
-    ASKED_IN_TRAINING,
     EVALUATED_SPLITS,
-    NOT_ASKED_IN_TRAINING,
     SCORE_DECIMALS,
+    WITH_KNOWN,
+    WITHOUT_KNOWN,
 )
 from model_code.evaluation.settings import EvaluationSettings
 from model_code.files import write_json
@@ -39,7 +39,7 @@ SCORE_COLUMNS = {
     "split": "object",
     "metric": "object",
     "value": "float64",
-    ASKED_IN_TRAINING: "bool",
+    WITH_KNOWN: "bool",
 }
 
 
@@ -73,7 +73,7 @@ def evaluate_system(
         groups[split] = _group_means(scores, judged)
         for metric, values in scores.items():
             for query, value in values.items():
-                rows.append((query, split, metric, value, query in judged.asked_in_training))
+                rows.append((query, split, metric, value, query in judged.with_known))
 
     summary["groups"] = groups
     table = pd.DataFrame(rows, columns=list(SCORE_COLUMNS)).astype(SCORE_COLUMNS)
@@ -87,21 +87,20 @@ def _group_means(
 ) -> dict[str, dict[str, float]]:
     """Return the mean metrics of two groups of queries, without a group that is empty.
 
-    A query belongs to the first group if a judged training query asks for one of its relevant
-    documents as well.
+    A query belongs to the first group if one of its relevant documents has a known query.
 
     Args:
         scores: Score by metric and query id.
         judged: The judged queries.
     """
-    asked = [query for query in judged.queries if query in judged.asked_in_training]
-    others = [query for query in judged.queries if query not in judged.asked_in_training]
+    with_known = [query for query in judged.queries if query in judged.with_known]
+    others = [query for query in judged.queries if query not in judged.with_known]
 
     means = {}
-    if asked:
-        means[ASKED_IN_TRAINING] = _means(scores, asked)
+    if with_known:
+        means[WITH_KNOWN] = _means(scores, with_known)
     if others:
-        means[NOT_ASKED_IN_TRAINING] = _means(scores, others)
+        means[WITHOUT_KNOWN] = _means(scores, others)
     return means
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from model_code.corpus.known_queries import CorpusQueries
 from model_code.corpus.tables import (
     Corpus,
     Judgements,
+    find_queries_with_known,
     find_query_lines,
     headlines_of,
     load_corpus,
@@ -276,6 +277,20 @@ class EvaluationSet:
             return self.stripped.search_over(segments).search(texts, k, allowed)
 
         return search
+
+    def with_known_documents(self, documents: Collection[str]) -> EvaluationSet:
+        """Return the same queries, grouped by what a live index knows as well as the corpus.
+
+        Known queries can arrive after the corpus was built, by rows and by thumbs.
+
+        Args:
+            documents: Ids of the documents with known queries in the live index.
+        """
+        grouped: dict[str, Judgements] = {}
+        for split, judged in self.judgements.items():
+            found = find_queries_with_known(judged.qrels, documents)
+            grouped[split] = replace(judged, with_known=judged.with_known | found)
+        return replace(self, judgements=grouped)
 
     def search(self, search: Search) -> dict[str, Run]:
         """Search the judged queries of each split with a system, and return the rankings."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from model_code.corpus.tables import Judgements
 from model_code.evaluation.metrics import evaluate_run
+from model_code.evaluation.scores import WITH_KNOWN, WITHOUT_KNOWN
 from model_code.evaluation.system_evaluation import sample_queries
 from model_code.retrieval.bm25 import Bm25Retriever
 from model_code.retrieval.bm25_index import KnownWords
@@ -37,11 +38,6 @@ DEFAULT_IN_LENGTH = True
 # Largest allowed loss of the mean metric, compared with weight 0, on the dev queries that ask only
 # for documents without known queries.
 MAX_LOSS = 0.01
-
-# Groups of dev queries in a report. The first group has the queries with a relevant document that
-# has known queries. The second group has all other queries.
-WITH_KNOWN = "with_known"
-WITHOUT_KNOWN = "without_known"
 
 
 @dataclass(frozen=True)

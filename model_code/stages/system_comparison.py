@@ -80,7 +80,7 @@ def compare(
     own_documents = _count_own_documents(corpus, systems[0])
     if own_documents:
         comparison["own_documents"] = own_documents
-    groups = query_groups(corpus.qrels, systems[0].split, systems[0].values.index)
+    groups = query_groups(systems[0])
     comparison["groups"] = {}
     for name, queries in groups.items():
         systems_on_group = [system.restrict_to(queries) for system in systems]

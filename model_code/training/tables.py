@@ -18,7 +18,7 @@ from model_code.corpus.tables import (
 )
 from model_code.errors import FreshetError
 from model_code.evaluation.metrics import evaluate_run, parse_metric
-from model_code.evaluation.scores import ASKED_IN_TRAINING, NOT_ASKED_IN_TRAINING
+from model_code.evaluation.scores import WITH_KNOWN, WITHOUT_KNOWN
 from model_code.evaluation.significance import interval_of_means
 from model_code.retrieval.protocol import Ranking
 from model_code.retrieval.top_k import top_k
@@ -45,8 +45,7 @@ class DevEvaluator:
         seed: Seed of the samples.
         max_queries: Maximum number of queries. If `dev` has more, a sample of them is evaluated.
         max_passages: Maximum number of ranked passages. None: all.
-        asked_in_training: Positions in `dev` of queries with a relevant document that a judged
-            training query asks for as well.
+        with_known: Positions in `dev` of queries with a relevant document that has known queries.
 
     Attributes:
         queries: Texts of the evaluated queries.
@@ -54,8 +53,8 @@ class DevEvaluator:
         texts: Texts of the ranked passages.
         interval: 95 % interval over queries of the last computed mean.
         groups: Number of queries and mean metric of the last evaluation in two groups:
-            {"asked_in_training": {"queries", metric}, "not_asked_in_training": {...}}. A group
-            without queries is left out.
+            {"with_known": {"queries", metric}, "without_known": {...}}. A group without queries is
+            left out.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class DevEvaluator:
         seed: int,
         max_queries: int,
         max_passages: int | None = None,
-        asked_in_training: Sequence[int] = (),
+        with_known: Sequence[int] = (),
     ) -> None:
         rng = np.random.default_rng(seed)
         sample = np.sort(rng.permutation(len(dev))[:max_queries])
@@ -82,7 +81,7 @@ class DevEvaluator:
         required = {document for _, judged in queries for document in judged}
         self.rows = _sample_rows(passages, required, max_passages, rng)
         self.texts = [passages.texts[row] for row in self.rows]
-        self._is_asked = np.isin(sample, list(asked_in_training))
+        self._is_with_known = np.isin(sample, list(with_known))
         self.interval: list[float] | None = None
         self.groups: dict[str, dict[str, float]] | None = None
 
@@ -123,7 +122,7 @@ class DevEvaluator:
         return float(values.mean())
 
     def _group_means(self, values: np.ndarray) -> dict[str, dict[str, float]]:
-        """Return the mean metric of two groups of queries: asked for in training, or not.
+        """Return the mean metric of queries for documents with known queries, and of all others.
 
         The attribute `groups` describes them.
 
@@ -131,8 +130,8 @@ class DevEvaluator:
             values: Metric of each query, (Q,).
         """
         values_by_group = {
-            ASKED_IN_TRAINING: values[self._is_asked],
-            NOT_ASKED_IN_TRAINING: values[~self._is_asked],
+            WITH_KNOWN: values[self._is_with_known],
+            WITHOUT_KNOWN: values[~self._is_with_known],
         }
         groups = {}
         for name, group_values in values_by_group.items():
@@ -227,13 +226,13 @@ class TrainingTables:
         if not self.dev.queries:
             return None
         queries = []
-        asked_in_training = []
+        with_known = []
         for position, (query, text) in enumerate(self.dev.queries.items()):
             grades = self.dev.qrels[query]
             judged = {self.number[document]: relevance for document, relevance in grades.items()}
             queries.append((text, judged))
-            if query in self.dev.asked_in_training:
-                asked_in_training.append(position)
+            if query in self.dev.with_known:
+                with_known.append(position)
         return DevEvaluator(
             self.passages,
             queries,
@@ -241,5 +240,5 @@ class TrainingTables:
             seed,
             settings.dev_queries,
             settings.dev_passages,
-            asked_in_training,
+            with_known,
         )

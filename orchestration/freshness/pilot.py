@@ -21,6 +21,7 @@ from typing import Any
 from model_code.collection.generations.encodings import judging_segments
 from model_code.collection.generations.generation import Generation
 from model_code.collection.generations.generation_store import default_retriever
+from model_code.collection.generations.known_queries import documents_with_known_queries
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index.project_ledger import open_ledger
 from model_code.collection.index.retrain_plan import (
@@ -239,9 +240,13 @@ def _train_and_compare(
     targets = _build_corpus_and_find_targets(workspace, new, show)
     _build(workspace, last_stage, show)
     # The live index answers the same queries, on the same documents.
+    held_out = judging_queries(workspace)
+    known_documents = documents_with_known_queries(generation, held_out)
     with TemporaryDirectory() as encodings:
-        live_segments = judging_segments(live, judging_queries(workspace), Path(encodings))
-        evaluate_segments(workspace, plan.retriever, live_segments, folder / "searched")
+        live_segments = judging_segments(live, held_out, Path(encodings))
+        evaluate_segments(
+            workspace, plan.retriever, live_segments, folder / "searched", known_documents
+        )
 
     trained_scores = load_gate_scores(workspace.artifacts / "evaluate" / plan.retriever)
     live_scores = load_gate_scores(folder / "searched")

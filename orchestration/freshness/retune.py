@@ -22,13 +22,19 @@ from typing import TYPE_CHECKING, Any
 
 from model_code.audit import AuditAction, AuditLog
 from model_code.collection.generations.encodings import judging_segments
+from model_code.collection.generations.known_queries import documents_with_known_queries
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.index.project_ledger import open_ledger
 from model_code.collection.ledger.tasks import TaskKind, TaskState
 from model_code.corpus.known_queries import TRAINING_SPLIT, query_hash
 from model_code.corpus.settings import GATE
-from model_code.corpus.tables import Corpus, Judgements, find_query_lines
+from model_code.corpus.tables import (
+    Corpus,
+    Judgements,
+    find_queries_with_known,
+    find_query_lines,
+)
 from model_code.errors import FreshetError
 from model_code.evaluation.gate_power import (
     Deviations,
@@ -313,9 +319,14 @@ def choose_live_weights(project: Project, searcher: Searcher) -> RetuneResult:
         if dict(after.weights) != dict(before.weights):
             texts = list(gate.queries.values())
             encoded = search.encode_queries(texts)
+            known_documents = documents_with_known_queries(searcher.generation, held_out)
+            with_known = find_queries_with_known(gate.qrels, known_documents)
+            retuned = FusedSearch(joined.components, after)
+            challenger = _gate_scores(retuned, encoded, gate, settings)
+            champion = _gate_scores(joined, encoded, gate, settings)
             verdict = judge_promotion(
-                _gate_scores(FusedSearch(joined.components, after), encoded, gate, settings),
-                _gate_scores(joined, encoded, gate, settings),
+                replace(challenger, with_known=with_known),
+                replace(champion, with_known=with_known),
                 settings.promotion,
                 settings.seed,
             )

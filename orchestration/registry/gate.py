@@ -9,7 +9,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from model_code.collection.generations.encodings import judging_segments
+from model_code.collection.generations.generation import Generation
 from model_code.collection.generations.generation_store import GenerationStore
+from model_code.collection.generations.known_queries import documents_with_known_queries
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.segments.documents import ENCODER, HIERARCHY, INDEX
 from model_code.context import StageContext
@@ -137,13 +139,21 @@ def rescore_champion(project: Project, champion: Version) -> Path:
         The folder of the scores.
     """
     output = project.state / "rescored" / champion.version
+    known_documents: frozenset[str] = frozenset()
+    generation = _live_generation(project, champion)
+    if generation is not None:
+        known_documents = documents_with_known_queries(generation, judging_queries(project))
     with TemporaryDirectory() as encodings:
         segments = _champion_segments(project, champion, Path(encodings))
-        return evaluate_segments(project, champion.retriever, segments, output)
+        return evaluate_segments(project, champion.retriever, segments, output, known_documents)
 
 
 def evaluate_segments(
-    project: Project, system: str, segments: Sequence[RetrieverSegment], output: Path
+    project: Project,
+    system: str,
+    segments: Sequence[RetrieverSegment],
+    output: Path,
+    known_documents: frozenset[str] = frozenset(),
 ) -> Path:
     """Evaluate a search over segments on the judged queries of the corpus below `artifacts/`.
 
@@ -155,6 +165,8 @@ def evaluate_segments(
         system: The name under which the scores are written.
         segments: The segments, which are searched together.
         output: The folder of the scores, which is replaced.
+        known_documents: Ids of the documents with known queries in the segments. The scores state
+            which queries ask for them, or for a document with known queries in the corpus.
 
     Returns:
         `output`.
@@ -175,7 +187,7 @@ def evaluate_segments(
             settings={"encoder": settings.encoder, "evaluation": settings.evaluation},
             checkpoints=Path(checkpoints),
         )
-        evaluation_set = EvaluationSet.load(context)
+        evaluation_set = EvaluationSet.load(context).with_known_documents(known_documents)
         search = evaluation_set.search(evaluation_set.search_live(segments))
         evaluation_set.evaluate(system, search, output)
     return output
@@ -186,12 +198,20 @@ def open_live_searcher(project: Project, champion: Version) -> Searcher | None:
 
     None if the champion is not live: another build of the retriever may be.
     """
+    if _live_generation(project, champion) is None:
+        return None
+    return Searcher.open(project.live, champion.retriever)
+
+
+def _live_generation(project: Project, champion: Version) -> Generation | None:
+    """Return the champion's current generation, or None if the champion is not live."""
     collection = GenerationStore(project.live, champion.retriever)
     if collection.current_number() is None:
         return None
-    if collection.current().fingerprint != champion.fingerprint:
+    generation = collection.current()
+    if generation.fingerprint != champion.fingerprint:
         return None
-    return Searcher.open(project.live, champion.retriever)
+    return generation
 
 
 def judging_queries(project: Project) -> frozenset[str]:

@@ -81,6 +81,26 @@ def live_known_queries(generation: Generation) -> dict[str, list[KnownQuery]]:
     return by_document(resolve_queries(drop_held_out(evidence, held_out)))
 
 
+def documents_with_known_queries(
+    generation: Generation, held_out: frozenset[str]
+) -> frozenset[str]:
+    """Return the ids of the live documents that have known queries in an evaluation.
+
+    Args:
+        generation: The generation that is evaluated.
+        held_out: Hashes of the queries of the evaluation, which it searches without; see
+            `query_hash`.
+
+    Raises:
+        Damaged: If a file is damaged.
+    """
+    found: set[str] = set()
+    for document_id, queries in live_known_queries(generation).items():
+        if drop_held_out(queries, held_out):
+            found.add(document_id)
+    return frozenset(found)
+
+
 def _indexed_queries(
     documents: Path, document_ids: Collection[str], build: CorpusQueries | None, is_base: bool
 ) -> Mapping[str, Sequence[KnownQuery]]:

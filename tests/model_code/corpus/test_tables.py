@@ -125,8 +125,8 @@ def test_queries_of_training_documents_are_named():
         [("q0", "d1", "train"), ("q1", "d1", "test"), ("q2", "d2", "test"), ("q3", "d3", "dev")]
     )
 
-    assert made.judgements("test").asked_in_training == {"q1"}
-    assert made.judgements("dev").asked_in_training == frozenset()
+    assert made.judgements("test").with_known == {"q1"}
+    assert made.judgements("dev").with_known == frozenset()
 
 
 def test_row_that_brings_a_query_is_asked():
@@ -142,4 +142,20 @@ def test_row_that_brings_a_query_is_asked():
     with_queries = replace(made, documents=make_table("documents", documents))
 
     # The query of d2's row judges, so it is not known.
-    assert with_queries.judgements("test").asked_in_training == {"q1"}
+    assert with_queries.judgements("test").with_known == {"q1"}
+
+
+def test_query_that_was_judged_not_relevant_is_not_known():
+    made = corpus([("q1", "d1", "test"), ("q2", "d2", "test"), ("q3", "d3", "train")])
+    documents = made.documents.assign(queries=json.dumps(["how to begin"]))
+    asked_rows = replace(made, documents=documents)
+    texts = {"q3": "How to begin?"}
+    queries = made.queries.assign(
+        text=[texts.get(query, query) for query in made.queries["query_id"]],
+        not_relevant=[
+            json.dumps(["d1"]) if query == "q3" else None for query in made.queries["query_id"]
+        ],
+    )
+
+    assert asked_rows.judgements("test").with_known == {"q1", "q2"}
+    assert replace(asked_rows, queries=queries).judgements("test").with_known == {"q2"}

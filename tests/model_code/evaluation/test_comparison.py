@@ -249,43 +249,27 @@ def test_few_queries_have_no_interval_over_seeds():
     assert comparison["systems"]["hce"]["nDCG@10"]["over"] == "queries"
 
 
-def qrels(seen, unseen):
-    """Return judgements of test queries, whose documents are seen in training or not.
-
-    Args:
-        seen: Number of test queries with a document of training or dev, and one of their own.
-        unseen: Number of test queries whose documents no other query has.
-    """
-    rows = [("t0", "shared", "train"), ("d0", "tuned", "dev")]
-    for i in range(seen):
-        shared_document = "shared" if i % 2 else "tuned"
-        rows.append((f"s{i:02}", shared_document, "test"))
-        rows.append((f"s{i:02}", "only here", "test"))
-    rows += [(f"u{i:02}", f"fresh{i}", "test") for i in range(unseen)]
-    return pd.DataFrame(rows, columns=["query_id", "document_id", "split"])
+def scores_of_groups(known, unknown):
+    """Return scores of queries for documents with known queries, and of others."""
+    with_known = [f"k{i:02}" for i in range(known)]
+    others = [f"u{i:02}" for i in range(unknown)]
+    values = pd.DataFrame({"hit@1": 1.0}, [*others, *with_known])
+    # A query that was not evaluated belongs to no group.
+    return SystemScores("a", "test", values, with_known=frozenset([*with_known, "k99"]))
 
 
-def ids_of_test_queries(table):
-    return sorted(set(table.loc[table["split"] == "test", "query_id"]))
+def test_queries_are_grouped_by_known_queries():
+    groups = query_groups(scores_of_groups(known=25, unknown=20))
+
+    assert groups == {
+        "without_known": [f"u{i:02}" for i in range(20)],
+        "with_known": [f"k{i:02}" for i in range(25)],
+    }
 
 
-def test_one_shared_document_makes_a_query_seen():
-    table = qrels(seen=26, unseen=21)
-    left_out = {"u00", "s00"}
-    queries = [query for query in ids_of_test_queries(table) if query not in left_out]
-
-    groups = query_groups(table, "test", queries)
-
-    assert groups["unseen"] == [f"u{i:02}" for i in range(1, 21)]
-    assert groups["seen"] == [f"s{i:02}" for i in range(1, 26)]
-    assert len(groups) == 2
-
-
-@pytest.mark.parametrize(("seen", "unseen"), [(25, 19), (19, 25), (40, 0), (0, 40)])
-def test_small_query_groups_are_not_reported(seen, unseen):
-    table = qrels(seen, unseen)
-
-    assert query_groups(table, "test", ids_of_test_queries(table)) == {}
+@pytest.mark.parametrize(("known", "unknown"), [(25, 19), (19, 25), (40, 0), (0, 40)])
+def test_small_query_groups_are_not_reported(known, unknown):
+    assert query_groups(scores_of_groups(known, unknown)) == {}
 
 
 def hits(name, values):

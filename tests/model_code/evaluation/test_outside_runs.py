@@ -31,7 +31,7 @@ def build(corpus):
     """Scores of a system of the build on the test queries."""
     queries = sorted(corpus.judgements("test").queries)
     values = pd.DataFrame(0.0, index=pd.Index(queries, name="query_id"), columns=METRICS)
-    return SystemScores("bm25", "test", values, asked_in_training=frozenset(queries[:2]))
+    return SystemScores("bm25", "test", values, with_known=frozenset(queries[:2]))
 
 
 def write_run(folder, lines):
@@ -90,7 +90,7 @@ def test_queries_without_ranking_score_zero(tmp_path, corpus, build):
     assert list(scores.values.index) == list(build.values.index)
     assert list(scores.values.columns) == METRICS
     assert scores.values.iloc[1:].to_numpy().sum() == 0
-    assert scores.asked_in_training == build.asked_in_training
+    assert scores.with_known == build.with_known
 
 
 def test_ranks_below_the_depth_of_the_build_do_not_count(tmp_path, corpus, build):

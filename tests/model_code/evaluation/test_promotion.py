@@ -283,7 +283,7 @@ def test_pilot_counts_each_document_once():
 
 def with_training_queries(retriever_scores, queries):
     """Return the scores with the queries whose documents were asked for in training."""
-    return replace(retriever_scores, asked_in_training=frozenset(queries))
+    return replace(retriever_scores, with_known=frozenset(queries))
 
 
 def test_verdict_reports_queries_of_training_documents_apart():
@@ -293,14 +293,22 @@ def test_verdict_reports_queries_of_training_documents_apart():
 
     verdict = judge_promotion(challenger, CHAMPION, SETTINGS)
 
-    groups = verdict.by_training_documents
-    assert list(groups) == ["asked_in_training", "not_asked_in_training"]
-    assert groups["asked_in_training"][0].difference == pytest.approx(0.2, abs=0.01)
-    assert groups["not_asked_in_training"][0].difference == pytest.approx(0.0, abs=0.01)
+    groups = verdict.by_known_queries
+    assert list(groups) == ["with_known", "without_known"]
+    assert groups["with_known"][0].difference == pytest.approx(0.2, abs=0.01)
+    assert groups["without_known"][0].difference == pytest.approx(0.0, abs=0.01)
     alone = judge_promotion(challenger.restrict_to(asked), CHAMPION.restrict_to(asked), SETTINGS)
-    assert groups["asked_in_training"] == alone.intervals
+    assert groups["with_known"] == alone.intervals
     record = json.loads(json.dumps(asdict(verdict)))
-    assert record["by_training_documents"]["asked_in_training"][0]["metric"] == "nDCG@10"
+    assert record["by_known_queries"]["with_known"][0]["metric"] == "nDCG@10"
+
+
+def test_queries_that_only_the_champion_knows_are_a_group():
+    champion = with_training_queries(CHAMPION, ["q0000"])
+
+    verdict = judge_promotion(scores("hce", BASE + noise(1)), champion, SETTINGS)
+
+    assert verdict.by_known_queries["with_known"][0].queries == 1
 
 
 def judge_challenger(challenger):
@@ -319,6 +327,6 @@ def test_groups_of_queries_decide_nothing(judge):
     plain = judge(challenger)
     grouped = judge(grouped_challenger)
 
-    assert set(grouped.by_training_documents) == {"asked_in_training", "not_asked_in_training"}
-    without_groups = replace(grouped, by_training_documents={})
-    assert without_groups == replace(plain, by_training_documents={})
+    assert set(grouped.by_known_queries) == {"with_known", "without_known"}
+    without_groups = replace(grouped, by_known_queries={})
+    assert without_groups == replace(plain, by_known_queries={})

@@ -37,13 +37,13 @@ def random_scores(generator, name, queries):
 
 
 def make_comparison(names=("bm25", "zero_shot", "hce<1>|x", "zero_shot.rrf")):
-    """Return a comparison of systems with random scores for 50 queries, 20 of them unseen."""
+    """Return a comparison of systems with random scores for 50 queries, 20 of them without known queries."""
     generator = np.random.default_rng(0)
     queries = [f"q{i:02}" for i in range(50)]
     systems = [random_scores(generator, name, queries) for name in names]
 
     groups = {}
-    for group, group_queries in (("unseen", queries[:20]), ("seen", queries[20:])):
+    for group, group_queries in (("without_known", queries[:20]), ("with_known", queries[20:])):
         group_systems = [system.restrict_to(group_queries) for system in systems]
         groups[group] = compare_systems(group_systems, SETTINGS, 0)
 
@@ -102,7 +102,7 @@ def test_summary_names_groups_below_known_queries():
     comparison = make_comparison(("bm25_known", "hce"))
     comparison["systems"]["hce"]["nDCG@10"]["value"] = 0.9
     comparison["groups"] = {}
-    for group, known_value, hce_value in (("seen", 0.7, 0.6), ("unseen", 0.2, 0.6)):
+    for group, known_value, hce_value in (("with_known", 0.7, 0.6), ("without_known", 0.2, 0.6)):
         systems = {
             "bm25_known": {"nDCG@10": {"value": known_value}},
             "hce": {"nDCG@10": {"value": hce_value}},
@@ -111,8 +111,10 @@ def test_summary_names_groups_below_known_queries():
 
     summary = summary_sentence(comparison)
 
-    assert summary.endswith(" On the queries 'seen', bm25_known is above it: 0.700 against 0.600.")
-    assert "unseen" not in summary
+    assert summary.endswith(
+        " On the queries 'with_known', bm25_known is above it: 0.700 against 0.600."
+    )
+    assert "without_known" not in summary
 
 
 def test_summary_begins_with_missing_systems():
@@ -183,11 +185,11 @@ def test_report_has_two_tables_per_group():
 
     # The last table holds examples.
     assert first_words(tables) == ["Results", "Paired", *["Queries"] * 5]
-    unseen, unseen_differences, seen, seen_differences = list(tables)[2:6]
-    for title, group in ((unseen, "unseen"), (seen, "seen")):
+    unknown, unknown_differences, known, known_differences = list(tables)[2:6]
+    for title, group in ((unknown, "without_known"), (known, "with_known")):
         expected = systems_table(comparison, comparison["groups"][group])
         pd.testing.assert_frame_equal(tables[title], expected)
-    for title, group in ((unseen_differences, "unseen"), (seen_differences, "seen")):
+    for title, group in ((unknown_differences, "without_known"), (known_differences, "with_known")):
         expected = differences_table(comparison["groups"][group], "nDCG@10")
         pd.testing.assert_frame_equal(tables[title], expected)
 

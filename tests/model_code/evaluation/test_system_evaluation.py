@@ -78,7 +78,7 @@ def test_evaluation_folder_is_complete(tmp_path):
     ]
 
     table = pd.read_parquet(tmp_path / "dense" / "scores.parquet")
-    assert list(table.columns) == ["query_id", "split", "metric", "value", "asked_in_training"]
+    assert list(table.columns) == ["query_id", "split", "metric", "value", "with_known"]
     assert len(table) == (2 + 4) * 3
 
     means = table[table["split"] == "test"].groupby("metric")["value"].mean()
@@ -149,26 +149,26 @@ def test_query_sample_limits_all_splits(tmp_path):
     assert summary["test"]["queries"] == 1
 
 
-def test_groups_by_training_documents_are_reported(tmp_path):
+def test_groups_by_known_queries_are_reported(tmp_path):
     """Documents a and b answer test queries; training asks for b as well."""
     (tmp_path / "dense").mkdir()
-    judged = {"test": replace(judgements("abba"), asked_in_training=frozenset({"q001", "q002"}))}
+    judged = {"test": replace(judgements("abba"), with_known=frozenset({"q001", "q002"}))}
     runs = search_splits(always_a_then_b, judged, SETTINGS.depth)
 
     summary = evaluate_system("dense", runs, judged, SETTINGS, tmp_path / "dense")
 
     groups = summary["groups"]["test"]
-    assert groups["asked_in_training"]["queries"] == 2
-    assert groups["asked_in_training"]["hit@1"] == 0.0
-    assert groups["not_asked_in_training"]["queries"] == 2
-    assert groups["not_asked_in_training"]["hit@1"] == 1.0
+    assert groups["with_known"]["queries"] == 2
+    assert groups["with_known"]["hit@1"] == 0.0
+    assert groups["without_known"]["queries"] == 2
+    assert groups["without_known"]["hit@1"] == 1.0
     assert summary["test"]["hit@1"] == 0.5
     scores = load_scores(tmp_path / "dense", "test")
-    assert scores.asked_in_training == {"q001", "q002"}
+    assert scores.with_known == {"q001", "q002"}
 
 
 def test_groups_without_queries_are_left_out(tmp_path):
     summary = evaluate(tmp_path / "dense", dev="")
 
     assert summary["groups"]["dev"] == {}
-    assert list(summary["groups"]["test"]) == ["not_asked_in_training"]
+    assert list(summary["groups"]["test"]) == ["without_known"]

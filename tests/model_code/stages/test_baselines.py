@@ -342,8 +342,8 @@ def test_known_queries_help_documents_that_were_asked(inputs, tmp_path):
     assert report["bm25"]["test"]["hit@1"] == 0
     assert report["bm25_known"]["test"]["hit@1"] == pytest.approx(18 / 48)
     groups = report["bm25_known"]["groups"]["test"]
-    assert groups["asked_in_training"]["hit@1"] == 1
-    assert groups["not_asked_in_training"]["hit@1"] == 0
+    assert groups["with_known"]["hit@1"] == 1
+    assert groups["without_known"]["hit@1"] == 0
     assert report["bm25_known"]["known_words"]["weight"] == 1.0
 
 

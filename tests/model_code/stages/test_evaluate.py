@@ -293,6 +293,16 @@ def test_headlines_leave_out_query_lines(own_lines, tmp_path):
         assert SECOND_LINE.format(name) in headline
 
 
+def test_documents_known_in_live_index_group_queries(inputs, tmp_path):
+    evaluation_set = EvaluationSet.load(make_context(inputs, tmp_path))
+
+    grouped = evaluation_set.with_known_documents([DOCUMENTS[-1]])
+
+    # Each train query of the corpus repeats a test query, so it is not known.
+    assert evaluation_set.judgements["test"].with_known == frozenset()
+    assert grouped.judgements["test"].with_known == {f"test:{DOCUMENTS[-1]}"}
+
+
 def build_bm25(passages, folder):
     """Build and open a BM25 retriever."""
     new_passages = NewPassages(passages["text"].tolist(), passages["document_id"].tolist())

@@ -188,19 +188,19 @@ def test_query_sample_keeps_its_judgements():
 
 def test_groups_of_training_documents_are_scored_separately():
     """x finds its document first, y second: training asks for the document of y only."""
-    dev = DevEvaluator(PASSAGES, QUERIES, "MRR@10", seed=0, max_queries=10, asked_in_training=[1])
+    dev = DevEvaluator(PASSAGES, QUERIES, "MRR@10", seed=0, max_queries=10, with_known=[1])
 
     mean = score_with_lookup(dev)
 
     assert mean == pytest.approx(0.75)
     assert dev.groups == {
-        "asked_in_training": {"queries": 1, "MRR@10": 0.5},
-        "not_asked_in_training": {"queries": 1, "MRR@10": 1.0},
+        "with_known": {"queries": 1, "MRR@10": 0.5},
+        "without_known": {"queries": 1, "MRR@10": 1.0},
     }
 
 
 def test_groups_follow_the_query_sample():
-    dev = make_sampling_evaluator(seed=0, asked_in_training=range(0, 50, 2))
+    dev = make_sampling_evaluator(seed=0, with_known=range(0, 50, 2))
     rankings = []
     for query in dev.queries:
         document = query.removeprefix("q")
@@ -210,6 +210,6 @@ def test_groups_follow_the_query_sample():
 
     dev.mean(rankings)
 
-    assert dev.groups["asked_in_training"]["hit@1"] == 1.0
-    assert dev.groups["not_asked_in_training"]["hit@1"] == 0.0
-    assert dev.groups["asked_in_training"]["queries"] < 7
+    assert dev.groups["with_known"]["hit@1"] == 1.0
+    assert dev.groups["without_known"]["hit@1"] == 0.0
+    assert dev.groups["with_known"]["queries"] < 7

@@ -100,7 +100,7 @@ def steps(project, monkeypatch):
     def build(workspace, target, show):
         done.append(("build", target))
 
-    def evaluate(workspace, system, segments, output):
+    def evaluate(workspace, system, segments, output, known_documents):
         done.append(("evaluate", system, segments))
 
     def judge(trained, live, promotion, targets, margin, seed):
@@ -172,7 +172,7 @@ def known_project(tmp_path):
     made = Project(tmp_path)
     index = LiveIndex(made)
     asked_row = {"id": "n", "title": "word1", "text": "word2", "queries": [JUDGING]}
-    index.receive([asked_row, row("m", "word3")], "api")
+    index.receive([asked_row, row("m", "word3", queries=["word9"])], "api")
     index.apply()
     return made
 
@@ -181,7 +181,7 @@ def test_live_retriever_is_judged_without_queries_of_gate(known_project, monkeyp
     judging_hash = query_hash(JUDGING)
     searcher = Searcher.open(known_project.live)
     assert searcher.retriever.explain(JUDGING, "n")[0].known
-    assert documents_solved_with(searcher.generation, hashes={judging_hash}) == ["n"]
+    assert documents_solved_with(searcher.generation, hashes={judging_hash}) == ["m", "n"]
     found = {}
 
     def make_workspace(workspace, write_snapshot, share_cache):
@@ -194,10 +194,11 @@ def test_live_retriever_is_judged_without_queries_of_gate(known_project, monkeyp
         corpus.mkdir(parents=True, exist_ok=True)
         CorpusQueries((), frozenset({judging_hash})).save(corpus / KNOWN_QUERIES)
 
-    def evaluate(workspace, system, segments, output):
+    def evaluate(workspace, system, segments, output, known_documents):
         joined = type(segments[0].retriever).join_segments(segments)
         found["known"] = any(match.known for match in joined.explain(JUDGING, "n"))
         found["vector"] = joined.components["dense"].vectors_of(["n"]).vectors[0]
+        found["documents"] = known_documents
 
     def judge(*arguments):
         return Verdict(True, ("as the test wants it",), 1, ())
@@ -213,6 +214,7 @@ def test_live_retriever_is_judged_without_queries_of_gate(known_project, monkeyp
 
     encoding = searcher.retriever.components["dense"].encoder.encode_documents(["word1 word2"])
     assert found["known"] is False
+    assert found["documents"] == {"m"}
     assert found["vector"] == pytest.approx(encoding[0], abs=1e-6)
 
 

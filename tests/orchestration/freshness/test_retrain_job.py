@@ -68,7 +68,7 @@ def write_evaluation(folder, gain):
                 rows.append((str(query), split, metric, value))
     folder.mkdir()
     table = pd.DataFrame(rows, columns=["query_id", "split", "metric", "value"])
-    table.assign(asked_in_training=False).to_parquet(folder / "scores.parquet")
+    table.assign(with_known=False).to_parquet(folder / "scores.parquet")
     summary = {"queries": 120, "nDCG@10": 0.5 + gain}
     write_json(folder / "metrics.json", {"system": "hce", "dev": summary, "test": summary})
     return folder

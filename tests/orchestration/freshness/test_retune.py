@@ -17,6 +17,7 @@ from model_code.corpus.tables import Judgements
 from model_code.evaluation.gate_power import GAIN_DEVIATION
 from model_code.evaluation.metrics import evaluate_run
 from model_code.evaluation.promotion import PairedDifference, Verdict
+from model_code.evaluation.scores import SystemScores
 from model_code.evaluation.settings import PromotionSettings
 from model_code.project import Project
 from model_code.retrieval.bm25_index import KnownWords
@@ -178,6 +179,32 @@ def test_queries_of_a_retune_are_no_known_words(
 
     assert best_hits.keys() == {learned, judging}
     assert "n" not in best_hits.values()
+
+
+def test_gate_queries_are_grouped_by_live_known_queries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_encoder("dense", tmp_path / "encoder")
+    known = DOCUMENTS[0]
+    open_build("bm25_fusion", tmp_path, tmp_path / "encoder", OLD, queries={known: ["word3"]})
+    project = make_project(tmp_path)
+    judge_own_words(project)
+    compared: list[SystemScores] = []
+
+    def judge(challenger: SystemScores, champion: SystemScores, *_: Any) -> Verdict:
+        compared.extend([challenger, champion])
+        return Verdict(False, ("as stated",), queries=36, intervals=())
+
+    move_weight(monkeypatch, passed=False)
+    monkeypatch.setattr(retune_module, "judge_promotion", judge)
+    searcher = Searcher.open(project.live)
+    gate = read_retune_queries(project, searcher).gate
+    asked = {query_id for query_id, grades in gate.qrels.items() if known in grades}
+
+    choose_live_weights(project, searcher)
+
+    assert len(asked) == 3
+    assert [scores.with_known for scores in compared] == [asked, asked]
 
 
 def test_accepted_weights_are_searched_and_recorded(

@@ -82,7 +82,7 @@ def log_index_folder(build):
 def write_evaluation(folder):
     folder.mkdir()
     scores = pd.DataFrame({"query_id": "q", "split": ["dev", "test"]})
-    scores = scores.assign(metric="nDCG@10", value=0.5, asked_in_training=False)
+    scores = scores.assign(metric="nDCG@10", value=0.5, with_known=False)
     scores.to_parquet(folder / "scores.parquet")
     summary = {"queries": 1, "nDCG@10": 0.5}
     write_json(folder / "metrics.json", {"system": "r", "dev": summary, "test": summary})

@@ -114,7 +114,7 @@ def write_scores(folder: Path, gain: float) -> Path:
                         "split": split,
                         "metric": metric,
                         "value": value,
-                        "asked_in_training": False,
+                        "with_known": False,
                     }
                 )
     folder.mkdir()

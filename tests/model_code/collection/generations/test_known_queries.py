@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from model_code.collection.generations.generation_builder import GenerationBuilder
+from model_code.collection.generations.known_queries import documents_with_known_queries
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.ledger.events import Feedback, Opinion
 from model_code.collection.segments.known_overrides import LaterEvidence, evidence_of_feedback
@@ -200,6 +201,16 @@ def test_plain_search_knows_no_query(builder: GenerationBuilder) -> None:
 
     assert plain.search(["some space"], 9) == [[]]
     assert plain.search(["delete files"], 9) != [[]]
+
+
+def test_documents_known_by_thumbs_have_known_queries(builder: GenerationBuilder) -> None:
+    learn(builder, thumbs("wc", "how long is it"))
+    builder.apply([page("df", "Show space.", "how much is left")], up_to(1), {})
+    generation = builder.searcher.generation
+    held_out = frozenset({query_hash("How long is it?")})
+
+    assert documents_with_known_queries(generation, frozenset()) == {"rm", "wc", "df"}
+    assert documents_with_known_queries(generation, held_out) == {"rm", "df"}
 
 
 def test_explanation_marks_words_of_known_queries(builder: GenerationBuilder) -> None:
