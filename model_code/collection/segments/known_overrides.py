@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -76,7 +77,8 @@ def evidence_of_feedback(feedback: Iterable[Feedback]) -> tuple[KnownQuery, ...]
 
     Returns:
         One piece of evidence for each document and query. Its weight is the number of thumbs up
-        minus the number of thumbs down. Weights of 0 are left out.
+        minus the number of thumbs down. Weights of 0 are left out. Its date is the time of the
+        first of these thumbs.
     """
     # The last thumb by person, normalised query and document id. Opinions are visited oldest first,
     # so that a later one replaces an earlier one.
@@ -91,14 +93,16 @@ def evidence_of_feedback(feedback: Iterable[Feedback]) -> tuple[KnownQuery, ...]
             if not (is_repeated_up and opinion.raised):
                 latest[key] = opinion
 
-    # Thumbs up minus thumbs down, and one spelling of the query, by document id and normalised
-    # query.
+    # Thumbs up minus thumbs down, one spelling of the query, and the time of the first thumb, by
+    # document id and normalised query.
     balances: dict[tuple[str, str], int] = {}
     texts: dict[tuple[str, str], str] = {}
+    first_times: dict[tuple[str, str], float] = {}
     for (_, normalized_query, document_id), opinion in sorted(latest.items()):
         pair = (document_id, normalized_query)
         texts.setdefault(pair, opinion.query)
         balances.setdefault(pair, 0)
+        first_times[pair] = min(first_times.get(pair, opinion.received), opinion.received)
         if opinion.verdict == Opinion.DOWN:
             balances[pair] -= 1
         elif not opinion.raised:
@@ -108,7 +112,9 @@ def evidence_of_feedback(feedback: Iterable[Feedback]) -> tuple[KnownQuery, ...]
     for pair, balance in sorted(balances.items()):
         if balance != 0:
             document_id, _ = pair
-            evidence.append(KnownQuery(document_id, texts[pair], QuerySource.FEEDBACK, balance))
+            date = datetime.fromtimestamp(first_times[pair], UTC).isoformat(timespec="seconds")
+            query = KnownQuery(document_id, texts[pair], QuerySource.FEEDBACK, balance, date)
+            evidence.append(query)
     return tuple(evidence)
 
 

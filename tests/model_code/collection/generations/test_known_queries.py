@@ -19,7 +19,12 @@ from model_code.retrieval.bm25 import Bm25Retriever
 from model_code.retrieval.bm25_index import Bm25Index
 from model_code.retrieval.fused import FusedSearch, Fusion
 from model_code.text.documents import Document, Remove
-from model_code.text.known_queries import KnownQuery, QuerySource
+from model_code.text.known_queries import (
+    KnownQuery,
+    KnownQueryLimits,
+    QuerySource,
+    select_queries,
+)
 from tests.model_code.collection.known_collection import (
     PAGES,
     RETRIEVER,
@@ -304,6 +309,27 @@ def test_raised_thumb_does_not_replace_an_earlier_one() -> None:
     again = Feedback("List names?", "wc", Opinion.UP, who="reader", received=2.0, raised=True)
 
     assert [query.weight for query in evidence_of_feedback([up, again])] == [1]
+
+
+def test_evidence_has_the_date_of_the_first_thumb() -> None:
+    first = Feedback("list names", "wc", Opinion.UP, who="reader", received=5.0)
+    second = Feedback("List names", "wc", Opinion.UP, who="writer", received=90.0)
+
+    (query,) = evidence_of_feedback([second, first])
+
+    assert query.date == "1970-01-01T00:00:05+00:00"
+
+
+def test_new_thumbs_do_not_displace_old_queries() -> None:
+    old = Feedback("zebra stripes", "wc", Opinion.UP, who="reader", received=5.0)
+    new = Feedback("apple pie", "wc", Opinion.UP, who="spammer", received=6.0)
+    row = KnownQuery("wc", "zoo tickets", QuerySource.ROW)
+
+    thumbs_only = select_queries(evidence_of_feedback([new, old]), KnownQueryLimits(1, 9))
+    with_row = select_queries([*evidence_of_feedback([new, old]), row], KnownQueryLimits(1, 9))
+
+    assert [query.text for query in thumbs_only] == ["zebra stripes"]
+    assert with_row == [row]
 
 
 def test_clicks_are_no_evidence() -> None:
