@@ -282,11 +282,20 @@ class TokenIndex(SparseIndex):
     def matches_at(self, query: Sparse, passage: int) -> list[tuple[int, float]]:
         """Return the query tokens in a passage, with their weights, the largest weight first."""
         tokens, weights = prepare_query(query)
-        block_number = int(np.searchsorted(self._starts, passage, side="right")) - 1
-        row = passage - self._starts[block_number]
-        is_match = self.blocks[block_number].contains(tokens, row)
+        is_match = self.contains(tokens, passage)
         matches = zip(tokens[is_match].tolist(), weights[is_match].tolist(), strict=True)
         return sorted(matches, key=lambda match: (-match[1], match[0]))
+
+    def contains(self, tokens: np.ndarray, passage: int) -> np.ndarray:
+        """Return whether a passage contains each of some tokens, (t,) bool.
+
+        Args:
+            tokens: Token ids, (t,).
+            passage: Number of the passage.
+        """
+        block_number = int(np.searchsorted(self._starts, passage, side="right")) - 1
+        row = passage - self._starts[block_number]
+        return self.blocks[block_number].contains(tokens, row)
 
     def bags(self, passages: np.ndarray) -> list[np.ndarray]:
         """Return the ascending tokens of each of several passages.

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from model_code.encoding.settings import EncoderSettings
 from model_code.files import hash_path
 from model_code.lexical.encoder import LexicalEncoder
-from model_code.lexical.index import KNOWN, LexicalSearch, index_tokens
+from model_code.lexical.index import KNOWN, LexicalSearch, index_tokens, token_bags
 from model_code.lexical.layout import start_encoder
 from model_code.lexical.retriever import LexicalRetriever
+from model_code.lexical.token_index.index import TokenIndex
+from model_code.lexical.token_index.known_tokens import KnownTokens
+from model_code.lexical.token_index.postings import Postings
 from model_code.retrieval.bm25_index import KnownWords
 from model_code.retrieval.id_map import IdMap
 from model_code.retrieval.indexed import NewPassages, RetrieverSegment
@@ -133,3 +137,59 @@ def test_changed_queries_equal_a_rebuild(encoder: LexicalEncoder) -> None:
         assert joined.search([text], 10) == rebuilt.search([text], 10)
     plain = joined.without_known_words()
     assert plain.search(["word11"], 10) == [[]]
+
+
+def test_change_reads_the_changed_documents_only(
+    encoder: LexicalEncoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    retriever = make_retriever(encoder, known_of(a="word9"))
+    assert retriever.known is not None
+
+    def fail(*arguments: object) -> None:
+        pytest.fail("the tokens of the whole segment were read")
+
+    monkeypatch.setattr(TokenIndex, "bags", fail)
+    monkeypatch.setattr(Postings, "pairs", fail)
+
+    changed = retriever.known.change_queries(
+        known_of(c="word11 word5"), retriever.tokens, token_bags(encoder)
+    )
+
+    assert changed.index is retriever.known.index
+    assert changed.changed is not None
+    assert changed.changed.ids.document_ids == ["c"]
+
+
+def test_changed_tokens_equal_a_rebuild_bit_for_bit(encoder: LexicalEncoder) -> None:
+    random = np.random.default_rng(0)
+    names = [f"d{number:02}" for number in range(40)]
+    # A document has one to three passages.
+    ids = np.repeat(names, random.integers(1, 4, 40)).tolist()
+
+    def draw(count: int) -> str:
+        return " ".join(random.choice(WORDS, count))
+
+    def ask(chosen: Sequence[str]) -> dict[str, list[KnownQuery]]:
+        return {name: [row_query(name, draw(3)), row_query(name, draw(2))] for name in chosen}
+
+    find_tokens = token_bags(encoder)
+    texts = TokenIndex.build(find_tokens([draw(4) for _ in ids]), ids)
+    before = ask(names[::2])
+    later: dict[str, list[KnownQuery]] = {**ask(names[::3]), names[2]: []}
+    queries = [(np.sort(find_tokens([draw(5)]).tokens), random.random(5)) for _ in range(8)]
+    queries = [
+        (np.unique(tokens), weights[: len(np.unique(tokens))]) for tokens, weights in queries
+    ]
+    passages = np.arange(len(ids))[::-2]
+
+    indexed = KnownTokens.build(before, texts, KNOWN_WORDS, find_tokens)
+    changed = indexed.change_queries(later, texts, find_tokens)
+    rebuilt = KnownTokens.build({**before, **later}, texts, KNOWN_WORDS, find_tokens)
+
+    for scores, expected in zip(changed.scores(queries), rebuilt.scores(queries), strict=True):
+        assert scores.tolist() == expected.tolist()
+    for query in queries:
+        at_passages = changed.scores_at(query, passages)
+        assert at_passages.tolist() == rebuilt.scores_at(query, passages).tolist()
+        for passage in range(len(ids)):
+            assert changed.matches_at(query, passage) == rebuilt.matches_at(query, passage)
