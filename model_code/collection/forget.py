@@ -7,7 +7,6 @@ judgements.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -172,9 +171,10 @@ def _delete_solver_caches(index: LiveIndex) -> None:
 
     IncDSI solves the vector of a document so that its known queries find it.
     """
-    folder = additions_folder(index.project)
-    if folder.exists():
-        shutil.rmtree(folder)
+    # Imported here because the module loads the solver, which takes time.
+    from model_code.incdsi.constraints import delete_caches
+
+    delete_caches(additions_folder(index.project))
 
 
 def _has_query(texts: Sequence[str], forgotten: str) -> bool:

@@ -16,7 +16,9 @@ their segments.
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -220,17 +222,36 @@ def build_constraints(score: FusedScore, folder: Path) -> Constraints:
 
     Args:
         score: Fused score, with the base segment that holds the documents of the build.
-        folder: Folder of the caches. The lock file lies beside it.
+        folder: Folder of the caches.
     """
     cache = cache_folder(read_json(score.base.folder / MANIFEST), folder)
     if not (cache / MANIFEST).is_file():
-        with file_lock(folder.with_name(f"{folder.name}.lock")):
+        with caches_lock(folder):
             # Another process may have written the cache meanwhile.
             if not (cache / MANIFEST).is_file():
                 _fill_cache(score, cache)
     remedy = f"delete {cache}, which is then computed again"
     verify_checksums(cache, read_manifest(cache, FORMAT), remedy)
     return _read_cache(cache)
+
+
+def delete_caches(folder: Path) -> None:
+    """Delete the caches of all builds, which contain known queries. They are computed again.
+
+    A process that computes a cache just now is waited for. Otherwise it would write the known
+    queries again that it had read before.
+
+    Args:
+        folder: Folder of the caches.
+    """
+    with caches_lock(folder):
+        if folder.exists():
+            shutil.rmtree(folder)
+
+
+def caches_lock(folder: Path) -> AbstractContextManager[None]:
+    """Return the lock of the caches in a folder. The lock file lies beside the folder."""
+    return file_lock(folder.with_name(f"{folder.name}.lock"))
 
 
 def _fill_cache(score: FusedScore, cache: Path) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from model_code.collection.forget import forget_query
-from model_code.collection.index.live_index import LiveIndex
+from model_code.collection.index.live_index import LiveIndex, additions_folder
 from model_code.collection.ledger.events import Feedback, Opinion
 from model_code.collection.sync.sync import sync
 from model_code.errors import FreshetError, SettingsError
@@ -96,6 +98,26 @@ def test_row_with_forgotten_query_is_recorded_without_it(index: LiveIndex) -> No
     index.receive([{"id": "j2", "text": "Someone.", "queries": [SECRET, "someone"]}], "api")
 
     assert index.present_documents(["j2"])["j2"].queries == ("someone",)
+
+
+def test_caches_are_deleted_under_their_lock(
+    index: LiveIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = additions_folder(index.project)
+    folder.mkdir(parents=True)
+    locked: list[str] = []
+
+    @contextmanager
+    def lock(path: Path) -> Iterator[None]:
+        locked.append(path.name)
+        assert folder.exists()
+        yield
+        assert not folder.exists()
+
+    monkeypatch.setattr("model_code.incdsi.constraints.file_lock", lock)
+    forget_query(index, SECRET)
+
+    assert locked == ["additions.lock"]
 
 
 def test_report_says_that_nothing_knew_a_query(index: LiveIndex) -> None:
