@@ -46,14 +46,14 @@ from model_code.project import file_lock
 from model_code.text.known_queries import normalize_query, resolve_queries
 
 # Largest number of known queries of the build that are scored to find constraints. More queries
-# take minutes.
+# take minutes, and each addition is tested against all constraints.
 MAX_BUILD_QUERIES = 20_000
 
 # A query finds its document if the document has at most this rank.
 FOUND_RANK = 10
 
 # Version of the format of a cache folder, the kind of folder in its manifest, and its files.
-FORMAT = 2
+FORMAT = 3
 KIND = "known_queries"
 CONSTRAINTS = "constraints.json"
 VECTORS = "vectors.npy"
@@ -268,13 +268,23 @@ def limit_queries(
 ) -> list[AnsweredQuery]:
     """Return at most `most` known queries, sorted.
 
-    The queries with the smallest hashes are kept. So the sample looks random, and is the same at
-    each call.
+    Each document keeps one query before any document keeps a second one. So every document with
+    known queries is protected, if there are at most `most` of them. Which queries are kept follows
+    from their hashes. So the sample looks random, and is the same at each call.
     """
     if len(known) <= most:
         return list(known)
     by_hash = sorted(known, key=lambda pair: hash_text("\0".join(pair)))
-    return sorted(by_hash[:most])
+    # Number of queries of each document that were visited already.
+    visited: Counter[str] = Counter()
+    numbered: list[tuple[int, AnsweredQuery]] = []
+    for pair in by_hash:
+        document_id, _ = pair
+        numbered.append((visited[document_id], pair))
+        visited[document_id] += 1
+    # The sort is stable, so queries with equal numbers stay in the order of their hashes.
+    numbered.sort(key=lambda entry: entry[0])
+    return sorted(pair for _, pair in numbered[:most])
 
 
 def cache_folder(manifest: Mapping[str, Any], folder: Path) -> Path:

@@ -13,6 +13,7 @@ from model_code.collection.generations.generation_store import (
     GenerationStore,
     set_default_retriever,
 )
+from model_code.collection.generations.known_queries import live_known_queries
 from model_code.collection.index.live_index import LiveIndex, apply_pending, make_generation_builder
 from model_code.collection.index.project_ledger import (
     WRITER_LOCK,
@@ -57,6 +58,20 @@ def open_build(
         FreshetError: If the artifacts do not belong together, a file is damaged, or a new document
             is not found by its own vector.
     """
+    generation = _open_build(project, retriever, artifacts, provenance, text, snapshot)
+    _prepare_additions(project, retriever, generation)
+    return generation
+
+
+def _open_build(
+    project: Project,
+    retriever: str,
+    artifacts: BuildArtifacts,
+    provenance: Mapping[str, Any],
+    text: TextRules | None,
+    snapshot: Position,
+) -> Generation:
+    """Make a build current while nobody else changes the index; see `open_build`."""
     store = GenerationStore(project.live, retriever)
     with ExitStack() as resources:
         resources.enter_context(file_lock(project.live / WRITER_LOCK))
@@ -77,6 +92,26 @@ def open_build(
         generation = _apply_and_publish(project, store, opened, ledger)
         set_default_retriever(project.live, retriever)
         return generation
+
+
+def _prepare_additions(project: Project, retriever: str, generation: Generation) -> None:
+    """Compute and cache what IncDSI needs, so that the first addition does not wait for it.
+
+    IncDSI solves the vector of a document so that its queries find it. It needs the known queries
+    of the build, which are searched once. The build is searchable meanwhile, and changes without
+    queries are added to it.
+
+    Args:
+        project: The project.
+        retriever: Name of the retriever.
+        generation: Generation of the build that is current now.
+    """
+    # Preparing loads the encoder, which takes seconds. It is not needed without known queries.
+    if not live_known_queries(generation):
+        return
+    builder = make_generation_builder(project, retriever, lambda: None)
+    if builder.solves_vectors:
+        builder.prepare()
 
 
 def registered_builds(store: GenerationStore) -> list[Generation]:

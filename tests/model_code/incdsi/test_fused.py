@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -516,6 +517,16 @@ def test_limits_do_not_depend_on_order() -> None:
 
     assert limit_queries(known, 10) == sorted(limit_queries(known[::-1], 10))
     assert len(limit_queries(known, 10)) == 10
+
+
+def test_limit_keeps_a_query_of_each_document() -> None:
+    known = [("asked often", f"query {i}") for i in range(90)]
+    known += [(f"d{i}", f"about {i} {j}") for i in range(9) for j in range(2)]
+
+    kept = Counter(document_id for document_id, _ in limit_queries(known, 12))
+
+    assert kept.keys() == {"asked often", *(f"d{i}" for i in range(9))}
+    assert sorted(kept.values())[-2:] == [2, 2]
 
 
 def test_solved_documents_survive_a_file(tmp_path: Path, live: Path) -> None:
