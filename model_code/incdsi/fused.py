@@ -57,7 +57,13 @@ from model_code.incdsi.fused_scores import (
     PassageWeights,
     SharedTerms,
 )
-from model_code.incdsi.rows import float32_error, row_dots, row_norms, vector_norm
+from model_code.incdsi.rows import (
+    float32_error,
+    rounded_row_dots,
+    row_dots,
+    row_norms,
+    vector_norm,
+)
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.solver import BOUND_ENLARGEMENT, HingeProblem, minimize_problem
 from model_code.text.known_queries import normalize_query
@@ -278,17 +284,20 @@ class FusedSolver:
                 return vector
         return None
 
-    def vectors_before(self, number: int) -> np.ndarray:
-        """Return the vectors of the new documents that were added before a given one.
+    def vectors_of(self, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the vectors of some new documents, one document after the other.
 
         Args:
-            number: Position of the given document in `arrivals`.
+            first: Position in `arrivals` of the first of these documents.
+            end: Position of the first document after them.
 
         Returns:
-            Vectors (r, H) float64, in the order of the arrivals.
+            Vectors (r, H) float64, in the order of the arrivals, and the position (d,) in them at
+            which each document begins.
         """
-        count = np.searchsorted(self.row_documents, number)
-        return self._ordered_vectors[:count]
+        first_row, end_row = np.searchsorted(self.row_documents, [first, end]).tolist()
+        starts = self.document_starts[first:end] - first_row
+        return self._ordered_vectors[first_row:end_row], starts
 
 
 class _Batch:
@@ -463,6 +472,11 @@ class _Chunk:
 
         # The row of each document in the segment. A solved document has only one.
         self.rows = np.array([self._row_of(number) for number in self.numbers])
+        # Documents before the chunk have their final vectors. So their products with all queries of
+        # the chunk are computed together. `earlier_products` (q, d) has the best one of each.
+        vectors, starts = self.solver.vectors_of(0, self.numbers[0])
+        products = rounded_row_dots(vectors, self.queries.vectors.astype(np.float64))
+        self.earlier_products = _best_of_documents(products, starts)
         # Inner products (c, m) of the encodings of c documents with the queries of m constraints.
         self.prior_products = self.solver.vectors[self.rows] @ self.constraints.vectors.T
         self._score_words(first, end)
@@ -521,14 +535,9 @@ class _Chunk:
         Two kinds of documents compete for a query: the best older documents, and all documents of
         the new segment that were added before this one.
         """
-        solver = self.solver
         number = self.numbers[position]
         first = self.first_queries[position]
         end = self.first_queries[position + 1]
-
-        # Vectors of the documents that were added before this one, one document after the other.
-        earlier_vectors = solver.vectors_before(number)
-        earlier_starts = solver.document_starts[:number]
 
         best_rivals: list[float] = []
         rival_scores: list[np.ndarray] = []
@@ -536,10 +545,7 @@ class _Chunk:
         highest_bm25: list[float] = []
         for k in range(first, end):
             older = self.competitors[k]
-            dense_terms = older.dense
-            if len(earlier_vectors):
-                earlier_terms = self._dense_terms(k, earlier_vectors, earlier_starts)
-                dense_terms = np.concatenate([older.dense, earlier_terms])
+            dense_terms = np.concatenate([older.dense, self._dense_terms(k, number)])
             bm25 = np.concatenate([older.bm25, self.bm25[k, :number]])
 
             # BM25 indexes the query as words of the new document. This score leaves them out, since
@@ -567,23 +573,27 @@ class _Chunk:
             dense_weight=self.score.dense_weight,
         )
 
-    def _dense_terms(self, k: int, vectors: np.ndarray, starts: np.ndarray) -> np.ndarray:
-        """Return what the encoder adds to the fused scores of d documents for one query.
+    def _dense_terms(self, k: int, number: int) -> np.ndarray:
+        """Return what the encoder adds to the fused scores of the earlier new documents.
 
         A document may have several vectors. Only its best vector counts.
 
         Args:
             k: Position of the query in the chunk.
-            vectors: Vectors (r, H) of the documents, one document after the other, float64.
-            starts: Position in `vectors` at which each document begins, shape (d,).
+            number: Position in `arrivals` of the document that is solved. The documents before it
+                are scored.
 
         Returns:
-            The encoder's term of each fused score, shape (d,), float64.
+            The encoder's term of each fused score, shape (number,), float64.
         """
+        # Only the vectors of documents in the chunk may have changed since the chunk was scored.
+        vectors, starts = self.solver.vectors_of(self.numbers[0], number)
         query = self.queries.vectors[k].astype(np.float64)
-        products = row_dots(vectors, query)
         # Products are rounded to float32, because an index computes scores in float32.
-        best_products = np.maximum.reduceat(products, starts).astype(np.float32)
+        products = row_dots(vectors, query).astype(np.float32)
+        best_products = np.concatenate(
+            [self.earlier_products[k], _best_of_documents(products, starts)]
+        )
         centred = best_products.astype(np.float64) - self.queries.means[k]
         return self.score.dense_weight * centred / self.queries.deviations[k]
 
@@ -693,6 +703,22 @@ class _Chunk:
             if query.rank_after <= FOUND_RANK:
                 self.constraints.own_scores[first + offset] = query.own_score
                 self.constraints.highest_bm25[first + offset] = query.highest_bm25
+
+
+def _best_of_documents(products: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Return the largest product of each document.
+
+    Args:
+        products: Products of the vectors of d documents, one document after the other, shape
+            (..., r).
+        starts: Position at which each document begins, shape (d,).
+
+    Returns:
+        The largest products, shape (..., d).
+    """
+    if not len(starts):
+        return products[..., :0]
+    return np.maximum.reduceat(products, starts, axis=-1)
 
 
 def minimize(

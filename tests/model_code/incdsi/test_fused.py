@@ -33,7 +33,13 @@ from model_code.encoding.token_signs import TokenSigns, pack_signs
 from model_code.files import deferred_fsync
 from model_code.incdsi import constraints
 from model_code.incdsi.constraints import Constraints, PreparedConstraints, limit_queries
-from model_code.incdsi.fused import KnownQueries, OwnQueries, make_problem, minimize
+from model_code.incdsi.fused import (
+    FusedSolver,
+    KnownQueries,
+    OwnQueries,
+    make_problem,
+    minimize,
+)
 from model_code.incdsi.fused_builder import FusedIncDsiBuilder, replace_vectors
 from model_code.incdsi.fused_scores import FusedScore
 from model_code.incdsi.settings import AdditionSettings
@@ -47,7 +53,7 @@ from model_code.retrieval.indexed import NewPassages, RetrieverSegment
 from model_code.text.documents import Change, Document, Remove
 from model_code.text.known_queries import KnownQuery, QuerySource
 from tests.disk import skip_fsync
-from tests.model_code.collection.laws import OLD, make_encoder, open_build, up_to
+from tests.model_code.collection.laws import OLD, WORDS, make_encoder, open_build, up_to
 
 # One passage each.
 SHORT = {name: (title, " ".join(text.split()[:4])) for name, (title, text) in OLD.items()}
@@ -207,6 +213,42 @@ def test_only_documents_with_queries_are_solved(live: Path) -> None:
     encoded = read_vectors(plain)
     assert solved["n1"] == encoded["n1"]
     assert solved["n0"] != encoded["n0"]
+
+
+@pytest.mark.parametrize("documents", [1, 2, 3])
+def test_documents_per_chunk_change_no_bit(
+    live: Path, documents: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Path(shutil.copytree(live, live.with_name("whole")))
+    apply_in_groups(whole, [6])
+    monkeypatch.setattr("model_code.incdsi.fused.CHUNK_DOCUMENTS", documents)
+
+    apply_in_groups(live, [6])
+
+    assert read_vectors(live) == read_vectors(whole)
+    for name, document in read_solved(whole).items():
+        assert read_solved(live)[name].queries == document.queries
+
+
+def test_earlier_documents_are_scored_once_per_chunk(
+    live: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("model_code.incdsi.fused.CHUNK_DOCUMENTS", 10)
+    read: list[int] = []
+    vectors_of = FusedSolver.vectors_of
+
+    def count(solver: FusedSolver, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+        vectors, starts = vectors_of(solver, first, end)
+        read.append(len(vectors))
+        return vectors, starts
+
+    monkeypatch.setattr(FusedSolver, "vectors_of", count)
+    events = [Document(f"n{i:02}", "word1", "word2", queries=(WORDS[i],)) for i in range(20)]
+    make_builder(live).apply(events, up_to(20), {})
+
+    # The second chunk reads the ten documents of the first one once. Each of the 20 documents also
+    # reads those before it in its chunk.
+    assert sum(read) == 10 + 2 * sum(range(10))
 
 
 def test_queries_find_the_document_better(live: Path) -> None:

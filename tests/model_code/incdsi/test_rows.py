@@ -19,6 +19,8 @@ from model_code.incdsi.rows import (
     ScannedRows,
     difference,
     float32_error,
+    rounded_row_dots,
+    row_dots,
     sorted_union,
     top_positions,
 )
@@ -39,6 +41,40 @@ def delete_from_list(rows: list[list[float]], deleted: list[int]) -> list[list[f
         if position < count:
             remaining[position] = last_rows.pop(0)
     return remaining
+
+
+@pytest.mark.parametrize("chunk", [3, 8192])
+def test_rounded_products_equal_row_dots(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows_module, "CHUNK_ROWS", chunk)
+    random = np.random.default_rng(0)
+    rows = random.normal(size=(50, 384))
+    vectors = random.normal(size=(20, 384))
+    # The exact product lies in the middle of two float32 numbers, and the next bits decide.
+    rows[7] = 0
+    rows[7, :3] = [1, 2.0**-24, 2.0**-52]
+    vectors[4, :3] = [1, 1, -1]
+
+    products = rounded_row_dots(rows, vectors)
+
+    for vector, row in zip(vectors, products, strict=True):
+        assert row.tolist() == row_dots(rows, vector).astype(np.float32).tolist()
+
+
+def test_few_products_are_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = np.random.default_rng(0)
+    rows = random.normal(size=(400, 64))
+    vectors = random.normal(size=(100, 64))
+    counts: list[int] = []
+
+    def count(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+        counts.append(len(left))
+        return row_dots(left, right)
+
+    monkeypatch.setattr(rows_module, "row_dots", count)
+    rounded_row_dots(rows, vectors)
+
+    # `row_norms` computes 500 products.
+    assert sum(counts) < 500 + 40_000 // 100
 
 
 def test_rows_equal_a_list_after_random_changes() -> None:
