@@ -18,6 +18,7 @@ from orchestration.running_service import find_running_service
 
 if TYPE_CHECKING:
     from model_code.collection.generations.generation import Generation
+    from model_code.collection.generations.generation_builder import ApplyResult
 
 # A task is work that the ledger records as due. Each task is one partition of an asset.
 BATCHES = dg.DynamicPartitionsDefinition(name="batches")
@@ -102,10 +103,7 @@ def added_documents(project: ProjectResource) -> Iterator[EventResult]:
     if applied is not None:
         canary = probe_newest_document(project, index.builder.searcher, index.ledger_view)
         changed = {*applied.added, *applied.updated}
-        metadata["added"] = len(applied.added)
-        metadata["updated"] = len(applied.updated)
-        metadata["deleted"] = len(applied.deleted)
-        metadata.update(refinement_metadata(generation, changed))
+        metadata.update(addition_metadata(applied))
 
     # Add the documents to the other live retrievers as well. If this fails for a retriever, the
     # next addition tries again.
@@ -146,6 +144,24 @@ def _check_documents_are_found(
             "guard": GUARD_NOTE,
         },
     )
+
+
+def addition_metadata(applied: "ApplyResult") -> dict[str, Any]:
+    """Count the documents that an addition changed, and describe the effect of IncDSI on them.
+
+    Args:
+        applied: The result of the addition. Documents whose vectors were solved again, because
+            thumbs changed their queries, count as well.
+    """
+    metadata: dict[str, Any] = {
+        "added": len(applied.added),
+        "updated": len(applied.updated),
+        "deleted": len(applied.deleted),
+        "solved again": len(applied.solved_again),
+    }
+    solved = {*applied.added, *applied.updated, *applied.solved_again}
+    metadata.update(refinement_metadata(applied.generation, solved))
+    return metadata
 
 
 def refinement_metadata(generation: "Generation", document_ids: set[str] | None) -> dict[str, Any]:

@@ -36,7 +36,7 @@ PARTITION_TAG = "dagster/partition"
 RUN_KEY_TAG = "dagster/run_key"
 REASON_TAG = "freshet/why"
 NOTHING_DUE = "nothing arrived, and no drift check, retune, pilot or retrain is due"
-MAX_REASON_CHARACTERS = 200
+MAX_REASON_CHARACTERS = 300
 # The name of an error class of this project at the beginning of a message.
 ERROR_CLASS = re.compile(r"^(freshet|model_code)\.errors\.\w+: ")
 # Seconds within which a recorded change must become searchable. Later, the asset

@@ -11,6 +11,7 @@ from model_code.collection.generations.generation_store import (
     default_retriever,
     retrievers,
 )
+from model_code.collection.generations.refinements import summarize_refinements
 from model_code.collection.index.live_index import live_retrievers
 from model_code.collection.index.project_ledger import backlog_of, open_ledger_if_exists
 from model_code.collection.ledger.ledger import Ledger
@@ -68,26 +69,44 @@ def _request_addition(project: Project, ledger: Ledger) -> list[Task]:
         events = EventRange(backlog.first, backlog.last)
         ledger.tasks.close_others(TaskKind.ADD, retriever, events)
 
-        reason = _describe_backlog(ledger, retriever, project, backlog.number)
-        if retriever != default:
-            reason += f" for {retriever}"
+        reason = _describe_backlog(ledger, retriever, project, backlog.number, default)
         task = ledger.tasks.request(TaskKind.ADD, retriever, events, reason, requested_by="sensor")
         return [] if task is None else [task]
     return []
 
 
-def _describe_backlog(ledger: Ledger, retriever: str, project: Project, waiting: int) -> str:
+def _describe_backlog(
+    ledger: Ledger, retriever: str, project: Project, waiting: int, default: str
+) -> str:
     """Describe in words how many changes wait, and how many of them bring queries.
 
     A row of a document can bring queries that the document answers. IncDSI then computes a vector
-    of the document that these queries find.
+    of the document that these queries find. The text also says what IncDSI did so far, for the
+    documents that are searchable already.
+
+    Args:
+        ledger: The ledger.
+        retriever: Retriever for which the changes wait.
+        project: The project.
+        waiting: Number of changes that wait.
+        default: The retriever that is searched by default. Any other one is named.
     """
+    reason = "1 change is waiting" if waiting == 1 else f"{waiting:,} changes are waiting"
+    if retriever != default:
+        reason += f" for {retriever}"
+
     # The cursor tells which changes of the ledger the current generation already contains.
-    cursor = GenerationStore(project.live, retriever).current().cursor
-    with_queries = ledger.view_at(cursor).count_pending_with_queries()
-    reason = f"{waiting} changes are waiting"
-    if with_queries:
-        reason += f"; {with_queries} bring queries, so IncDSI places them"
+    generation = GenerationStore(project.live, retriever).current()
+    with_queries = ledger.view_at(generation.cursor).count_pending_with_queries()
+    if not with_queries:
+        return reason
+    if with_queries == 1:
+        reason += "; 1 brings queries, so IncDSI places it"
+    else:
+        reason += f"; {with_queries:,} bring queries, so IncDSI places them"
+    refined = summarize_refinements(generation)
+    if refined is not None:
+        reason += f". So far, {refined.sentence()}"
     return reason
 
 

@@ -220,7 +220,7 @@ def test_tick_states_that_work_is_running(project, instance):
 
     assert result.run_requests == []
     assert "add_documents: run " in result.skip_reason.skip_message
-    assert " is started (1 changes are waiting)" in result.skip_reason.skip_message
+    assert " is started (1 change is waiting)" in result.skip_reason.skip_message
 
 
 def test_failed_run_of_failed_task_is_told_once(project, instance):

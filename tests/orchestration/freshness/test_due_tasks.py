@@ -9,7 +9,9 @@ import pytest
 from model_code.collection.generations.generation_store import set_default_retriever
 from model_code.collection.ledger.states import LedgerView
 from model_code.collection.ledger.tasks import MAX_ATTEMPTS, EventRange, TaskKind, TaskState
+from model_code.collection.segments.solved import SolvedSummary
 from orchestration import parameters
+from orchestration.freshness import due_tasks as due_tasks_module
 from orchestration.freshness.backlog import ingest_backlog
 from orchestration.freshness.due_tasks import record_run_end, request_due_tasks
 from tests.live_example import BASE, add, collection_of, make_project, open_build, receive, row
@@ -72,7 +74,7 @@ def test_addition_is_due_while_changes_wait(project):
 
     assert task.kind == TaskKind.ADD
     assert task.event_range == EventRange(1, 1)
-    assert task.reason == "1 changes are waiting"
+    assert task.reason == "1 change is waiting"
     assert task.requested_by == "sensor"
 
 
@@ -81,7 +83,24 @@ def test_reason_counts_documents_with_queries(project):
 
     (task,) = request_due_tasks(project)
 
-    assert task.reason == "2 changes are waiting; 1 bring queries, so IncDSI places them"
+    assert task.reason == "2 changes are waiting; 1 brings queries, so IncDSI places it"
+
+
+def test_reason_says_what_incdsi_did_so_far(project, monkeypatch):
+    summary = SolvedSummary(3, 5, 2, 4, 0, 1)
+    monkeypatch.setattr(due_tasks_module, "summarize_refinements", lambda generation: summary)
+    receive(project, "plain")
+    (plain,) = request_due_tasks(project)
+    rows = [row("a", queries=["how"]), row("b", queries=["why"])]
+    collection_of(project).receive(rows, "api")
+
+    (task,) = request_due_tasks(project)
+
+    assert plain.reason == "1 change is waiting"
+    assert task.reason == (
+        "3 changes are waiting; 2 bring queries, so IncDSI places them. "
+        f"So far, {summary.sentence()}"
+    )
 
 
 def test_addition_is_requested_without_reading_events(project, monkeypatch):
