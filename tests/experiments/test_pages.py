@@ -12,7 +12,6 @@ from experiments.asked import run as asked
 from experiments.clicks import run as clicks
 from experiments.composed import run as composed
 from experiments.fused_live import run as fused_live
-from experiments.incdsi_fused import run as incdsi_fused
 from experiments.late_interaction import compact
 from experiments.late_interaction import run as late_interaction
 from experiments.parts import run as parts
@@ -44,7 +43,6 @@ MEASURED = [
     clicks,
     composed,
     fused_live,
-    incdsi_fused,
     late_interaction,
     parts,
     people_ask_2,
