@@ -1,10 +1,12 @@
 """One person gives 1,000 thumbs to one page: the limits bound the harm, and the gate sees the rest.
 
-The page is shown for queries of all other pages. Each page has one judged query.
+The page is shown for queries of all other pages. Each page has one judged query. docs/security.md
+states the numbers.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -18,6 +20,7 @@ from model_code.evaluation.promotion import judge_promotion
 from model_code.evaluation.scores import SystemScores
 from model_code.evaluation.settings import PromotionSettings
 from model_code.retrieval.bm25_index import KnownWords
+from model_code.stages.known_words import DEFAULT_IN_LENGTH, DEFAULT_WEIGHT
 from model_code.text.known_queries import KnownQueryLimits
 from tests.model_code.collection.known_collection import (
     RETRIEVER,
@@ -46,9 +49,13 @@ def thumbs_of_the_attacker(subjects: list[str]) -> list[Feedback]:
     return opinions
 
 
-def attacked_searcher(root: Path, limits: KnownQueryLimits) -> Searcher:
-    """The collection after the attack. Words do not count towards the length: the worst case."""
-    words = KnownWords(1.0, in_length=False, limits=limits)
+# The words of known queries count fully, and not towards the length: the worst case.
+WORST = KnownWords(1.0, in_length=False)
+SHIPPED = KnownWords(DEFAULT_WEIGHT, DEFAULT_IN_LENGTH)
+
+
+def attacked_searcher(root: Path, words: KnownWords) -> Searcher:
+    """The collection after the attack, if words of known queries count in this way."""
     pages = {**PAGES, SPAM: "Buy it."}
     live = open_known_collection(root, pages, words=words)
     builder = GenerationBuilder(live, RETRIEVER)
@@ -80,7 +87,7 @@ def honest(tmp_path: Path) -> SystemScores:
 def test_attack_without_limits_takes_every_query_and_fails_the_gate(
     tmp_path: Path, honest: SystemScores
 ) -> None:
-    scores = first_hits(attacked_searcher(tmp_path, UNLIMITED))
+    scores = first_hits(attacked_searcher(tmp_path, replace(WORST, limits=UNLIMITED)))
 
     assert scores.values["hit@1"].sum() == 0
     verdict = judge_promotion(scores, honest, GATE)
@@ -89,16 +96,19 @@ def test_attack_without_limits_takes_every_query_and_fails_the_gate(
 
 
 def test_limits_bound_the_queries_that_are_lost(tmp_path: Path) -> None:
-    limits = KnownQueryLimits()
+    scores = first_hits(attacked_searcher(tmp_path, WORST))
 
-    scores = first_hits(attacked_searcher(tmp_path, limits))
+    assert len(SUBJECTS) - scores.values["hit@1"].sum() == WORST.limits.max_queries
 
-    lost = len(SUBJECTS) - scores.values["hit@1"].sum()
-    assert 0 < lost <= limits.max_queries
+
+def test_attack_takes_no_query_at_the_default_weight(tmp_path: Path) -> None:
+    scores = first_hits(attacked_searcher(tmp_path, SHIPPED))
+
+    assert scores.values["hit@1"].sum() == len(SUBJECTS)
 
 
 def test_rest_of_the_attack_fails_the_gate(tmp_path: Path, honest: SystemScores) -> None:
-    scores = first_hits(attacked_searcher(tmp_path, KnownQueryLimits()))
+    scores = first_hits(attacked_searcher(tmp_path, WORST))
 
     verdict = judge_promotion(scores, honest, GATE)
 
