@@ -389,7 +389,7 @@ def retrained_retriever(
     yield dg.MaterializeResult(
         data_version=dg.DataVersion(challenger.version.key), metadata=metadata
     )
-    check_metadata: dict[str, Any] = {"what happened": "; ".join(verdict.reasons)}
+    check_metadata: dict[str, Any] = {"what happened": "; ".join(verdict.statements)}
     check_metadata.update(verdict_numbers(verdict))
     yield dg.AssetCheckResult(passed=verdict.passed, check_name="gate", metadata=check_metadata)
 

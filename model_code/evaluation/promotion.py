@@ -84,8 +84,27 @@ class Verdict:
 
     @property
     def statements(self) -> tuple[str, ...]:
-        """The reasons of the decision, followed by the findings, which did not influence it."""
-        return (*self.reasons, *self.findings)
+        """The reasons of the decision, followed by what did not influence it."""
+        return (*self.reasons, *self.group_statements, *self.findings)
+
+    @property
+    def group_statements(self) -> tuple[str, ...]:
+        """The gain on documents with known queries, and on others; empty if a group has no query.
+
+        A known query is a query that a document is known to answer.
+        """
+        if len(self.by_known_queries) < 2:
+            return ()
+        texts: list[str] = []
+        for group, rows in self.by_known_queries.items():
+            # The first row has the metric that the challenger should improve.
+            row = rows[0]
+            kind = group.replace("_", " ")
+            texts.append(
+                f"documents {kind} queries: {row.metric} {row.champion:.4f} -> "
+                f"{row.challenger:.4f} ({row.queries:,} queries)"
+            )
+        return tuple(texts)
 
 
 def judge_promotion(

@@ -90,7 +90,7 @@ class PilotResult:
             f"trained on {self.documents:,} documents, {self.new:,} of them new, "
             f"{self.verdict.queries:,} queries"
         )
-        return f"{answer} ({sample}): {'; '.join(self.verdict.reasons)}"
+        return f"{answer} ({sample}): {'; '.join(self.verdict.statements)}"
 
     @property
     def details(self) -> dict[str, Any]:

@@ -149,7 +149,7 @@ class RetuneResult:
             if old != new:
                 moved.append(f"{name} {old:g} -> {new:g}")
         outcome = "new weights" if self.passed else "the gate refused new weights"
-        return f"{outcome} ({', '.join(moved)}): {'; '.join(self.verdict.reasons)}"
+        return f"{outcome} ({', '.join(moved)}): {'; '.join(self.verdict.statements)}"
 
     @property
     def details(self) -> dict[str, Any]:

@@ -430,7 +430,7 @@ def _follow_manual_change(
     _make_champion(project, registry, change.after, change.before, verdict, "moved by hand")
 
     agreement = "with" if verdict.passed else "against"
-    reasons = "; ".join(verdict.reasons)
+    reasons = "; ".join(verdict.statements)
     summary = f"{change.after} is the champion, moved by hand, {agreement} the gate: {reasons}"
     return PromotionResult(change.after, True, summary)
 
@@ -453,7 +453,7 @@ def _put_alias_back(
         registry.remove_challenger(change.after)
         if verdict is not None:
             registry.record_verdict(change.after, verdict)
-            summary += f" against the gate: {'; '.join(verdict.reasons)}"
+            summary += f" against the gate: {'; '.join(verdict.statements)}"
     return PromotionResult(champion, False, summary)
 
 

@@ -299,6 +299,11 @@ def test_verdict_reports_queries_of_training_documents_apart():
     assert groups["without_known"][0].difference == pytest.approx(0.0, abs=0.01)
     alone = judge_promotion(challenger.restrict_to(asked), CHAMPION.restrict_to(asked), SETTINGS)
     assert groups["with_known"] == alone.intervals
+    with_known, without_known = verdict.group_statements
+    assert with_known.startswith("documents with known queries: nDCG@10 0.")
+    assert with_known.endswith("(100 queries)")
+    assert without_known.startswith("documents without known queries: nDCG@10 ")
+    assert verdict.statements == (*verdict.reasons, with_known, without_known)
     record = json.loads(json.dumps(asdict(verdict)))
     assert record["by_known_queries"]["with_known"][0]["metric"] == "nDCG@10"
 
