@@ -214,8 +214,7 @@ class Searcher:
         """
         floor = self.base.floor
         if floor is None:
-            ids = self.ids_after("", self.document_count)
-            documents = self.documents(spread_runs(ids, FLOOR_RUNS, FLOOR_RUN_LENGTH))
+            documents = self.documents(self._spread_runs(FLOOR_RUNS, FLOOR_RUN_LENGTH))
             texts = [f"{document.title} {document.text}" for document in documents.values()]
             floor = RelevanceFloor.learn(self.retriever, texts)
             if floor.thresholds:
@@ -930,6 +929,23 @@ class Searcher:
                 queries.extend(evidence)
         return resolve_queries(drop_held_out(queries, self.base.build_queries.held_out))
 
+    def _spread_runs(self, runs: int, length: int) -> list[str]:
+        """Return a sample of the live ids that consists of runs of neighbours.
+
+        The runs start at documents that are evenly spread over the largest segment. So the ids of a
+        million documents need not be listed.
+
+        Args:
+            runs: Number of runs.
+            length: Number of ids in a run.
+        """
+        largest = max(self.views, key=lambda view: view.documents)
+        sample: list[str] = []
+        for first_id in largest.spread_ids(runs, length):
+            sample.append(first_id)
+            sample.extend(self.ids_after(first_id, length - 1))
+        return sample
+
     def ids_after(self, after: str, limit: int) -> list[str]:
         """Return the first `limit` live document ids that are larger than `after`, ascending."""
         ids = merge(*(view.ids_after(after) for view in self.views))
@@ -1095,26 +1111,6 @@ class Searcher:
         if len(spans) != passages:
             return whole_text
         return spans[passage]
-
-
-def spread_runs(ids: Sequence[str], runs: int, length: int) -> list[str]:
-    """Return a sample of ids that consists of runs of neighbours, evenly spread over all ids.
-
-    Args:
-        ids: All ids.
-        runs: Number of runs.
-        length: Number of ids in a run.
-
-    >>> spread_runs("abcdefghij", runs=2, length=2)
-    ['a', 'b', 'f', 'g']
-    """
-    # Runs must not overlap if there are few ids.
-    step = max(length, len(ids) // runs)
-    starts = range(0, len(ids), step)[:runs]
-    sample: list[str] = []
-    for start in starts:
-        sample.extend(ids[start : start + length])
-    return sample
 
 
 def _open_current(live: Path, retriever: str, loaded: Mapping[int, LoadedSegment]) -> Searcher:

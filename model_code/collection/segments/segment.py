@@ -403,10 +403,36 @@ class SegmentView:
             if document_id not in self.removed:
                 yield document_id
 
+    def spread_ids(self, runs: int, length: int) -> list[str]:
+        """Return the first id of each of several runs of neighbours among the live documents.
+
+        Args:
+            runs: Largest number of runs.
+            length: Number of documents in a run.
+        """
+        live_positions = np.flatnonzero(self.is_live)
+        starts = spread_starts(len(live_positions), runs, length)
+        return self.segment.sorted_ids.at(live_positions[list(starts)].tolist())
+
     def document_ids(self) -> list[str]:
         """Return the ids of all live documents, ascending."""
         ids = self.segment.sorted_ids
         return [document_id for document_id in ids if document_id not in self.removed]
+
+
+def spread_starts(count: int, runs: int, length: int) -> range:
+    """Return where runs of neighbours start that are evenly spread over items and do not overlap.
+
+    Args:
+        count: Number of items.
+        runs: Largest number of runs.
+        length: Number of items in a run.
+
+    >>> list(spread_starts(10, runs=2, length=2)), list(spread_starts(3, runs=8, length=2))
+    ([0, 5], [0, 2])
+    """
+    step = max(length, count // runs)
+    return range(0, count, step)[:runs]
 
 
 def write_segment(

@@ -16,7 +16,7 @@ import pytest
 from freshet.results import SearchResult
 from model_code.collection.generations.generation_builder import GenerationBuilder
 from model_code.collection.generations.query_options import QueryOptions
-from model_code.collection.generations.searcher import Hit, Searcher
+from model_code.collection.generations.searcher import FLOOR_RUN_LENGTH, Hit, Searcher
 from model_code.errors import FreshetError, SettingsError
 from model_code.hierarchy.tree import Hierarchy
 from model_code.text.documents import Document, Remove
@@ -435,3 +435,18 @@ def test_searcher_lists_known_queries_of_live_documents(build: Build, tmp_path: 
 
     builder.apply([Remove("a.one")], up_to(3), {})
     assert builder.searcher.known_queries() == queries[1:]
+
+
+def test_relevance_floor_does_not_list_all_ids(live: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = []
+    ids_after = Searcher.ids_after
+
+    def note_limit(searcher: Searcher, after: str, limit: int) -> list[str]:
+        limits.append(limit)
+        return ids_after(searcher, after, limit)
+
+    monkeypatch.setattr(Searcher, "ids_after", note_limit)
+
+    _ = Searcher.open(live, "r").relevance_floor
+
+    assert 0 < max(limits) < FLOOR_RUN_LENGTH
