@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.measurement import all_seconds, matrix_rate, row, row_without_goal, skipped
+from benchmarks.machine_limits import matrix_rate
+from benchmarks.measurement import all_seconds, row, row_without_goal, skipped
 from model_code.encoding.base_models import locate_model
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.hardware import has_bfloat16

@@ -97,7 +97,7 @@ def search(folder: Path, passages: int) -> dict[str, Any]:
         `memory`, the result of `resident` after each step, and `milliseconds`, the median
         processor time of a search and of reading the documents of its hits.
     """
-    # The benchmark has imported numpy and torch, and nothing of the product yet.
+    # The benchmark has imported NumPy, and nothing of the product yet.
     memory = {"libraries": resident(folder)}
     from benchmarks.live_service import RETRIEVER
     from model_code.collection.generations.searcher import Searcher

@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.encoding import mixed_texts
-from benchmarks.measurement import all_seconds, read_rate, row, row_below, row_without_goal
+from benchmarks.machine_limits import read_rate
+from benchmarks.measurement import all_seconds, row, row_below, row_without_goal
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import EncoderSettings
 from model_code.hierarchy.build import build_hierarchy

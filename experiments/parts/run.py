@@ -25,7 +25,8 @@ from experiments.comparison import compare_systems, comparison_cells
 from experiments.tables import measure_projects
 from model_code.context import StageContext
 from model_code.corpus.tables import Corpus, load_corpus, passage_texts, strip_query_lines
-from model_code.encoding.encoder import Encoder, token_batches
+from model_code.encoding.encoder import Encoder
+from model_code.encoding.tokens import token_batches
 from model_code.evaluation.metrics import evaluate_run
 from model_code.hierarchy.tree import Hierarchy
 from model_code.retrieval.fused import FusedSearch, Fusion, ScoreNormalizer

@@ -36,12 +36,12 @@ def index(context: StageContext) -> dict[str, Any]:
 
 
 def open_folders(encoder: Path, index: Path, **loading: Any) -> DenseRetriever:
-    """Open the retriever in two folders; `loading` is passed to `Encoder.load`."""
-    from model_code.encoding.encoder import Encoder
+    """Open the retriever in two folders; `loading` is passed to `load_search_encoder`."""
+    from model_code.encoding.query_encoder import load_search_encoder
     from model_code.retrieval.dense import DenseRetriever
     from model_code.retrieval.dense_index import DenseIndex
 
-    return DenseRetriever(Encoder.load(encoder, **loading), DenseIndex.load(index))
+    return DenseRetriever(load_search_encoder(encoder, **loading), DenseIndex.load(index))
 
 
 def check_index(folder: Path, manifest: Mapping[str, Any], documents: Sequence[str]) -> None:

@@ -35,12 +35,12 @@ def index(context: StageContext) -> dict[str, Any]:
 
 
 def open_folders(encoder: Path, index: Path, **loading: Any) -> DsiRetriever:
-    """Open the retriever in two folders; `loading` is passed to `Encoder.load`."""
+    """Open the retriever in two folders; `loading` is passed to `load_search_encoder`."""
     from model_code.dsi.retriever import DsiRetriever
-    from model_code.encoding.encoder import Encoder
+    from model_code.encoding.query_encoder import load_search_encoder
     from model_code.retrieval.dense_index import DenseIndex
 
-    return DsiRetriever(Encoder.load(encoder, **loading), DenseIndex.load(index), index)
+    return DsiRetriever(load_search_encoder(encoder, **loading), DenseIndex.load(index), index)
 
 
 def check_index(folder: Path, manifest: Mapping[str, Any], documents: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ from typing import Self
 import numpy as np
 
 from model_code.dsi.vectors import KIND, REPRESENTATIVES, document_means
-from model_code.encoding.encoder import Encoder
+from model_code.encoding.query_encoder import SearchEncoder
 from model_code.files import MANIFEST, add_to_manifest, read_json
 from model_code.retrieval.dense import DenseRetriever
 from model_code.retrieval.dense_index import DenseIndex
@@ -33,7 +33,11 @@ class DsiRetriever(DenseRetriever):
     learns_documents = True
 
     def __init__(
-        self, encoder: Encoder, index: DenseIndex, folder: Path, fingerprint: str | None = None
+        self,
+        encoder: SearchEncoder,
+        index: DenseIndex,
+        folder: Path,
+        fingerprint: str | None = None,
     ) -> None:
         """Combine an encoder with an index.
 

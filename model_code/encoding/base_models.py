@@ -5,8 +5,8 @@ modules listed in `modules.json`. The modules of dense text encoders are support
 Pooling (mean or cls), any number of Dense projections, and Normalize. Other modules are refused.
 
 The files are read and written without sentence-transformers, whose import takes seconds. Equal
-encoders give equal bytes. The import of the library transformers takes seconds as well, and
-`bert.py` encodes without it. So it is imported inside functions.
+encoders give equal bytes. The imports of transformers and PyTorch take seconds as well, and
+`query_encoder.py` encodes queries without them. So they are imported inside functions.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ import contextlib
 import hashlib
 import importlib.util
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import numpy as np
-import torch
-from safetensors.torch import load_file, save_file
 
 from model_code.encoding.settings import Pooling
 from model_code.errors import FreshetError
 from model_code.files import hash_path, read_json, write_json, write_text
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 MACHINE_KEYS = (
     "_name_or_path",
@@ -94,12 +95,7 @@ MULTI_VECTOR = "multi_vector"
 REFERENCE_FILE = "base_encoder.json"
 """File of an encoder's folder that names a packaged model instead of holding its weights."""
 
-ACTIVATIONS = {
-    "Identity": torch.nn.Identity,
-    "Tanh": torch.nn.Tanh,
-    "ReLU": torch.nn.ReLU,
-    "GELU": torch.nn.GELU,
-}
+ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU")
 """Supported activations of a Dense module, by the name of their class in PyTorch."""
 
 DEFAULT_ACTIVATION = "torch.nn.modules.activation.Tanh"
@@ -198,6 +194,7 @@ def load_transformer(folder: Path, max_tokens: int) -> Any:
             transformer has fewer than `max_tokens` positions.
     """
     # transformers takes seconds to import.
+    from torch.nn.init import zeros_
     from transformers import AutoConfig, AutoModel, AutoModelForTextEncoding
     from transformers.models.auto.modeling_auto import MODEL_FOR_TEXT_ENCODING_MAPPING
 
@@ -228,7 +225,7 @@ def load_transformer(folder: Path, max_tokens: int) -> Any:
     # Missing weights are those of an unused pooler. Random values would change the fingerprint at
     # every load.
     for name in missing_weights:
-        torch.nn.init.zeros_(model.get_parameter(name))
+        zeros_(model.get_parameter(name))
     model.original_dropout = original_dropout
     return model
 
@@ -269,6 +266,8 @@ def load_pretrained(auto_class: Any, folder: Path, config: Any) -> tuple[Any, li
     Returns:
         The model, and the sorted names of the weights that the file lacks.
     """
+    import torch
+
     with silence_transformers():
         model, report = auto_class.from_pretrained(
             folder,
@@ -370,20 +369,41 @@ def _without_call_settings(tokenizer: str) -> str:
     return json.dumps(rules, sort_keys=True)
 
 
+def describe_vectors(pooling: str, layers: Sequence[int], prompts: Prompts) -> str:
+    """Describe how an encoder makes the vectors of a text from its states, for a fingerprint.
+
+    Args:
+        pooling: How token vectors become one vector.
+        layers: Layers that documents are indexed by. Empty: the last layer only.
+        prompts: Texts put before queries and documents.
+    """
+    description = pooling
+    if layers:
+        description += f" {MULTI_VECTOR} {list(layers)}"
+    if prompts != Prompts():
+        description += f" {prompts}"
+    return description
+
+
+def to_arrays(weights: Mapping[str, Tensor]) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the name and the float32 values of each weight, in the order of the names."""
+    for name in sorted(weights):
+        yield name, weights[name].detach().cpu().float().contiguous().numpy()
+
+
 def compute_fingerprint(
-    weights: Mapping[str, torch.Tensor], tokenizer: Any, pooling: str, max_tokens: int
+    weights: Iterable[tuple[str, np.ndarray]], tokenizer: Any, pooling: str, max_tokens: int
 ) -> str:
     """Return the SHA-256 of everything that influences an encoder's vectors.
 
     Args:
-        weights: Weights by name. They are hashed as float32, in the order of their names.
+        weights: Name and float32 values of each weight, in the order of the names.
         tokenizer: A tokenizer with a `backend_tokenizer`.
         pooling: Describes how token vectors become the vectors of a text.
         max_tokens: Length limit of the texts.
     """
     digest = hashlib.sha256(f"{pooling} {max_tokens}\n{tokenizer_rules(tokenizer)}\n".encode())
-    for name in sorted(weights):
-        values = weights[name].detach().to("cpu", torch.float32).contiguous().numpy()
+    for name, values in weights:
         digest.update(f"{name} {values.shape}\n".encode())
         digest.update(np.ascontiguousarray(values, dtype="<f4").data)
     return digest.hexdigest()
@@ -635,7 +655,7 @@ def write_layout(folder: Path, layout: Layout, pooled_dimension: int) -> None:
         write_json(folder / LAYERS_FILE, layers_config)
 
 
-def load_projection(folder: Path) -> torch.nn.Sequential:
+def load_projection(folder: Path) -> nn.Sequential:
     """Load a Dense module: a linear map and its activation.
 
     Raises:
@@ -649,22 +669,25 @@ def load_projection(folder: Path) -> torch.nn.Sequential:
             f"{folder}: activation {activation!r} is not supported; known: {', '.join(ACTIVATIONS)}"
         )
 
-    linear = torch.nn.Linear(
-        config["in_features"], config["out_features"], bias=config.get("bias", True)
-    )
+    from safetensors.torch import load_file
+    from torch import nn
+
+    linear = nn.Linear(config["in_features"], config["out_features"], bias=config.get("bias", True))
     saved_weights = load_file(folder / "model.safetensors")
     weights = {name.removeprefix("linear."): value.float() for name, value in saved_weights.items()}
     linear.load_state_dict(weights)
-    return torch.nn.Sequential(linear, ACTIVATIONS[activation]())
+    return nn.Sequential(linear, getattr(nn, activation)())
 
 
-def save_projection(projection: torch.nn.Sequential, folder: Path) -> None:
+def save_projection(projection: nn.Sequential, folder: Path) -> None:
     """Write a Dense module as sentence-transformers reads it.
 
     Args:
         projection: A linear map and its activation, as `load_projection` returns them.
         folder: Folder to create.
     """
+    from safetensors.torch import save_file
+
     linear, activation = projection
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -676,7 +699,7 @@ def save_projection(projection: torch.nn.Sequential, folder: Path) -> None:
     }
     write_json(folder / "config.json", config)
 
-    weights: dict[str, torch.Tensor] = {}
+    weights: dict[str, Tensor] = {}
     for name, value in linear.state_dict().items():
         weights[f"linear.{name}"] = value.detach().cpu().contiguous()
     save_file(weights, folder / "model.safetensors")

@@ -15,24 +15,21 @@ other queries.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
-from os.path import commonprefix
 from pathlib import Path
 from typing import Any, NamedTuple
-from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from model_code.encoding.base_models import (
-    MULTI_VECTOR,
-    REFERENCE_FILE,
     Layout,
     Prompts,
     compute_fingerprint,
+    describe_vectors,
     is_packaged,
     load_projection,
     load_tokenizer,
@@ -42,9 +39,11 @@ from model_code.encoding.base_models import (
     save_projection,
     save_tokenizer,
     save_transformer,
+    to_arrays,
     write_layout,
 )
-from model_code.encoding.bert import Bert, PlainTokenizer, load_plain_bert, map_weights_again
+from model_code.encoding.bert import Bert, load_plain_bert, map_weights_again
+from model_code.encoding.bert_files import PlainTokenizer
 from model_code.encoding.hardware import (
     limit_primitive_caches,
     pack_linear_layers,
@@ -52,10 +51,12 @@ from model_code.encoding.hardware import (
     select_packing,
     uses_bfloat16,
 )
+from model_code.encoding.reference import EncoderReference, share_encoder
 from model_code.encoding.settings import EncoderSettings, Pooling, Precision
-from model_code.encoding.token_signs import TokenSigns, pack_signs
+from model_code.encoding.token_signs import TokenSigns
+from model_code.encoding.tokens import token_batches, token_ids
+from model_code.encoding.word_states import WordStates
 from model_code.errors import FreshetError
-from model_code.files import read_json, write_json
 from model_code.progress import Progress, no_progress
 
 Features = dict[str, Tensor]
@@ -90,40 +91,6 @@ SMALL_INPUT_BATCH_TOKENS = 256
 
 Their lengths differ, and small batches need less padding: a fifth less time on a CPU.
 """
-
-TRUNCATION = {"direction": "right", "strategy": "longest_first", "stride": 0}
-
-REPLACEMENT_CHARACTER = "\ufffd"
-"""Text of a token that holds only some bytes of a character. The character may be a letter."""
-
-
-def token_batches(
-    lengths: Sequence[int], batch_tokens: int, even: bool = False
-) -> Iterator[list[int]]:
-    """Divide rows of tokens into batches, and yield the row numbers of each, longest rows first.
-
-    Args:
-        lengths: Number of tokens of each row.
-        batch_tokens: Largest number of tokens per batch, padding included. A batch holds at least
-            one row.
-        even: Whether all rows of a batch must have the same length, so that nothing is padded.
-
-    >>> list(token_batches([2, 5, 3, 2], batch_tokens=6))
-    [[1], [2, 0], [3]]
-    >>> list(token_batches([2, 5, 3, 2], batch_tokens=6, even=True))
-    [[1], [2], [0, 3]]
-    """
-    order = sorted(range(len(lengths)), key=lambda row: (-lengths[row], row))
-    start = 0
-    while start < len(order):
-        # All rows of the batch are padded to its first row, which is the longest.
-        longest = lengths[order[start]]
-        row_count = max(1, batch_tokens // max(1, longest))
-        rows = order[start : start + row_count]
-        if even:
-            rows = [row for row in rows if lengths[row] == longest]
-        yield rows
-        start += len(rows)
 
 
 def pad(sequences: Sequence[Sequence[int]], padding: int) -> Features:
@@ -229,20 +196,11 @@ class TextModel(torch.nn.Module):
     def token_ids(self, texts: Sequence[str], max_tokens: int | None = None) -> list[list[int]]:
         """Return the token ids of each text, special ones included.
 
-        The tokenizer's settings are changed only if necessary, because a change waits until no
-        other thread uses the tokenizer.
-
         Args:
             texts: The texts.
             max_tokens: Length limit. None: `self.max_tokens`.
         """
-        backend = self.tokenizer.backend_tokenizer
-        truncation = dict(TRUNCATION, max_length=max_tokens or self.max_tokens)
-        if backend.padding is not None:
-            backend.no_padding()
-        if backend.truncation != truncation:
-            backend.enable_truncation(**truncation)
-        return [encoding.ids for encoding in backend.encode_batch_fast(list(texts))]
+        return token_ids(self.tokenizer, texts, max_tokens or self.max_tokens)
 
     def encode_in_batches(
         self,
@@ -333,7 +291,7 @@ class Encoder(TextModel):
         self.dimension: int = backbone.config.hidden_size
         if projections:
             self.dimension = projections[-1][0].out_features
-        self._token_roles: dict[int, _TokenRole] = {}
+        self._word_states = WordStates(tokenizer)
         # Folder from which the weights are mapped, if `release_weights` can map them again.
         self._mapped_folder: Path | None = None
         # Known fingerprints, by representation and `max_tokens`. None: the weights may change.
@@ -368,7 +326,9 @@ class Encoder(TextModel):
         """
         reference = EncoderReference.read(Path(source))
         if reference is not None:
-            return reference.load(max_tokens, pooling, precision, device, for_search)
+            return cls._load_referenced(
+                reference, max_tokens, pooling, precision, device, for_search
+            )
 
         folder = locate_model(source)
         layout = read_layout(folder)
@@ -405,6 +365,34 @@ class Encoder(TextModel):
             if packing is not None:
                 pack_linear_layers(backbone, packing)
         return encoder
+
+    @classmethod
+    def _load_referenced(
+        cls,
+        reference: EncoderReference,
+        max_tokens: int | None,
+        pooling: Pooling | None,
+        precision: Precision,
+        device: str,
+        for_search: bool,
+    ) -> Encoder:
+        """Load the base encoder that a folder refers to. Encoders for search are shared.
+
+        Raises:
+            FreshetError: If the package is not installed and the model cannot be downloaded.
+        """
+        limit = max_tokens or reference.max_tokens
+
+        def load() -> Encoder:
+            encoder = cls.load(
+                reference.base, limit, pooling or reference.pooling, precision, device, for_search
+            )
+            encoder.prompts = reference.prompts
+            return encoder
+
+        if not for_search:
+            return load()
+        return share_encoder((cls, reference, limit, pooling, precision, device), load)
 
     @classmethod
     def from_settings(
@@ -640,59 +628,14 @@ class Encoder(TextModel):
             vectors[numbers] = self._to_unit_vectors(self._pool(states, mask)).cpu().numpy()
             batch_states = states.cpu().numpy()
             for number, text_states, text_ids in zip(numbers, batch_states, ids, strict=True):
-                # Skip the tokens of the prompt, with which each text begins. The prompt alone has
-                # an end token, which the text does not have there.
-                start = len(commonprefix([prompt_ids, text_ids]))
-                words = self._sum_word_states(text_states[start:], text_ids[start:])
-                word_vectors = words.vectors
-                if are_queries:
-                    word_vectors = np.repeat(word_vectors, words.token_counts, axis=0)
-                signs_by_text[number] = pack_signs(word_vectors)
+                signs_by_text[number] = self._word_states.signs(
+                    text_states, text_ids, prompt_ids, repeats_words=are_queries
+                )
 
         prompted = [prompt + text for text in texts]
         self.encode_in_batches(prompted, encode_batch, progress, even=are_queries)
         signs = TokenSigns.of([signs_by_text[number] for number in range(len(texts))])
         return vectors, signs
-
-    def _sum_word_states(self, states: np.ndarray, token_ids: Sequence[int]) -> _WordVectors:
-        """Return the vector of each word of a text: the sum of the states of its tokens.
-
-        Tokens without a letter or digit are left out.
-
-        Args:
-            states: States (t, D) of a text's tokens, and perhaps of padding after them.
-            token_ids: Ids of the tokens.
-        """
-        roles = [self._token_role(token_id) for token_id in token_ids]
-        has_letter = np.array([role.has_letter for role in roles], bool)
-        starts_word = np.array([role.starts_word for role in roles], bool)
-
-        # The tokens that count, by position, and the number of the word that each belongs to.
-        tokens = np.flatnonzero(has_letter)
-        word_numbers = np.cumsum(starts_word)[tokens]
-        # Places in `tokens` at which a new word begins.
-        first_tokens = np.flatnonzero(np.diff(word_numbers, prepend=-1))
-        vectors = np.add.reduceat(states[tokens], first_tokens, axis=0)
-        token_counts = np.diff(first_tokens, append=len(tokens))
-        return _WordVectors(vectors, token_counts)
-
-    def _token_role(self, token_id: int) -> _TokenRole:
-        """Return whether a token has a letter or digit, and whether it starts a word.
-
-        The roles are kept, because decoding a token takes long.
-        """
-        if token_id not in self._token_roles:
-            tokenizer = self.tokenizer.backend_tokenizer
-            text = tokenizer.decode([token_id])
-            has_letter = any(
-                character.isalnum() or character == REPLACEMENT_CHARACTER for character in text
-            )
-            # Only WordPiece marks tokens that continue a word. With other tokenizers, each token
-            # counts as a word.
-            prefix = getattr(tokenizer.model, "continuing_subword_prefix", None)
-            continues_word = bool(prefix) and tokenizer.id_to_token(token_id).startswith(prefix)
-            self._token_roles[token_id] = _TokenRole(has_letter, not continues_word)
-        return self._token_roles[token_id]
 
     def _encode(
         self,
@@ -760,86 +703,16 @@ class Encoder(TextModel):
         Hashing the weights takes a tenth of a second or more. An encoder for search keeps the
         result, because its weights never change.
         """
-        representation: str = self.pooling
-        if self.layers:
-            representation += f" {MULTI_VECTOR} {list(self.layers)}"
-        if self.prompts != Prompts():
-            representation += f" {self.prompts}"
-
+        representation = describe_vectors(self.pooling, self.layers, self.prompts)
         key = (representation, self.max_tokens)
         if self._fingerprints is not None and key in self._fingerprints:
             return self._fingerprints[key]
         fingerprint = compute_fingerprint(
-            self.state_dict(), self.tokenizer, representation, self.max_tokens
+            to_arrays(self.state_dict()), self.tokenizer, representation, self.max_tokens
         )
         if self._fingerprints is not None:
             self._fingerprints[key] = fingerprint
         return fingerprint
-
-
-@dataclass(frozen=True)
-class EncoderReference:
-    """A reference to a base encoder in an installed package, in place of a copy of its weights.
-
-    Without it, every untrained retriever, each of its versions and each live collection would hold
-    a copy of 90 MB. Searches with the same base encoder also share it in memory.
-
-    Attributes:
-        base: Name of the packaged model.
-        pooling: How token vectors become one vector.
-        max_tokens: Number of tokens to which longer texts are cut.
-        prompts: Texts put before queries and documents.
-    """
-
-    base: str
-    pooling: Pooling
-    max_tokens: int
-    prompts: Prompts
-
-    @classmethod
-    def read(cls, folder: Path) -> EncoderReference | None:
-        """Read the reference in a folder; None if the folder holds no reference."""
-        path = folder / REFERENCE_FILE
-        if not path.is_file():
-            return None
-        fields = read_json(path)
-        prompts = Prompts(**fields["prompts"])
-        return cls(fields["base"], fields["pooling"], fields["max_tokens"], prompts)
-
-    def save(self, folder: Path) -> None:
-        """Write the reference to a folder. Equal references give equal bytes."""
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / REFERENCE_FILE, asdict(self))
-
-    def load(
-        self,
-        max_tokens: int | None,
-        pooling: Pooling | None,
-        precision: Precision,
-        device: str,
-        for_search: bool,
-    ) -> Encoder:
-        """Load the encoder; see `Encoder.load`. Encoders for search are shared while in use.
-
-        Raises:
-            FreshetError: If the package is not installed and the model cannot be downloaded.
-        """
-        limit = max_tokens or self.max_tokens
-        # The key of the shared encoder: everything that decides how it is loaded.
-        key = (self, limit, pooling, precision, device)
-        encoder = _SHARED_ENCODERS.get(key) if for_search else None
-        if encoder is None:
-            encoder = Encoder.load(
-                self.base, limit, pooling or self.pooling, precision, device, for_search
-            )
-            encoder.prompts = self.prompts
-            if for_search:
-                _SHARED_ENCODERS[key] = encoder
-        return encoder
-
-
-# Base encoders that are loaded for search. One that nobody uses any more is dropped.
-_SHARED_ENCODERS: WeakValueDictionary[Hashable, Encoder] = WeakValueDictionary()
 
 
 def save_base_encoder(settings: EncoderSettings, folder: Path) -> None:
@@ -859,17 +732,3 @@ def save_base_encoder(settings: EncoderSettings, folder: Path) -> None:
         settings.base, encoder.pooling, encoder.max_tokens, encoder.prompts
     )
     reference.save(folder)
-
-
-class _WordVectors(NamedTuple):
-    """The vectors (w, D) of a text's words, and the number of tokens of each word (w,)."""
-
-    vectors: np.ndarray
-    token_counts: np.ndarray
-
-
-class _TokenRole(NamedTuple):
-    """Whether a token has a letter or digit, and whether it starts a word."""
-
-    has_letter: bool
-    starts_word: bool

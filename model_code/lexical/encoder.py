@@ -40,18 +40,19 @@ from model_code.encoding.base_models import (
     compute_fingerprint,
     load_pretrained,
     load_transformer,
+    to_arrays,
     tokenizer_rules,
 )
 from model_code.encoding.encoder import (
     CPU_BATCH_TOKENS,
     GPU_BATCH_TOKENS,
-    REPLACEMENT_CHARACTER,
     WINDOW_TEXTS,
     Features,
     TextModel,
     pad,
 )
 from model_code.encoding.settings import Precision
+from model_code.encoding.word_states import REPLACEMENT_CHARACTER
 from model_code.errors import FreshetError
 from model_code.lexical.token_index.postings import Sparse
 from model_code.progress import Progress, no_progress
@@ -573,5 +574,8 @@ class LexicalEncoder(TextModel):
         This is the parameters, the tokenizer, the configuration and `max_tokens`.
         """
         return compute_fingerprint(
-            self.state_dict(), self.tokenizer, f"lexical {self.config}", self.max_tokens
+            to_arrays(self.state_dict()),
+            self.tokenizer,
+            f"lexical {self.config}",
+            self.max_tokens,
         )

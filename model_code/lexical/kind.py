@@ -65,12 +65,17 @@ def index(context: StageContext) -> dict[str, Any]:
     )
 
 
-def open_folders(encoder: Path, index: Path, **loading: Any) -> LexicalRetriever:
-    """Open a lexical retriever; `loading` is passed to `layout.load_encoder`."""
+def open_folders(
+    encoder: Path, index: Path, numpy: bool = False, **loading: Any
+) -> LexicalRetriever:
+    """Open a lexical retriever; `loading` is passed to `layout.load_encoder`.
+
+    `numpy` has no effect, because lexical encoders need PyTorch.
+    """
     from model_code.lexical.layout import load_encoder
     from model_code.lexical.retriever import LexicalRetriever
 
-    return LexicalRetriever.open(index, load_encoder(encoder, **loading))
+    return LexicalRetriever.open(index, load_encoder(encoder, for_search=True, **loading))
 
 
 def check_index(folder: Path, manifest: Mapping[str, Any], documents: Sequence[str]) -> None:

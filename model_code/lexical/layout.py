@@ -28,7 +28,7 @@ from model_code.encoding.base_models import (
     save_tokenizer,
     save_transformer,
 )
-from model_code.encoding.encoder import CPU_BATCH_TOKENS, pad, token_batches
+from model_code.encoding.encoder import CPU_BATCH_TOKENS, pad
 from model_code.encoding.hardware import (
     limit_primitive_caches,
     pack_linear_layers,
@@ -36,6 +36,7 @@ from model_code.encoding.hardware import (
     select_packing,
 )
 from model_code.encoding.settings import EncoderSettings, Precision
+from model_code.encoding.tokens import token_batches
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_json
 from model_code.lexical.encoder import (

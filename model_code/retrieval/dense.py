@@ -16,7 +16,7 @@ from typing import Any, Self
 import numpy as np
 
 from model_code.encoding.ahead import Encoding, EncodingsAhead
-from model_code.encoding.encoder import Encoder
+from model_code.encoding.query_encoder import SearchEncoder
 from model_code.encoding.token_signs import TokenSigns
 from model_code.errors import FreshetError
 from model_code.retrieval.dense_index import (
@@ -33,7 +33,9 @@ from model_code.settings import require
 class DenseRetriever(IndexedRetriever[np.ndarray]):
     """An encoder and the index of its vectors. Encoded queries are vectors (q, H)."""
 
-    def __init__(self, encoder: Encoder, index: DenseIndex, fingerprint: str | None = None) -> None:
+    def __init__(
+        self, encoder: SearchEncoder, index: DenseIndex, fingerprint: str | None = None
+    ) -> None:
         """Combine an encoder with an index.
 
         If the vectors of the index come from another encoder, every search raises an error.

@@ -1102,7 +1102,7 @@ def build_folders(
 
     opened = {}
     for name, (component_encoder, component_index) in components.items():
-        opened[name] = _open_component(component_encoder, component_index, for_search=True)
+        opened[name] = _open_component(component_encoder, component_index)
     # All components have the same documents, so any manifest tells their number.
     first_component = next(iter(components))
     documents = read_json(index / first_component / MANIFEST)["documents"]

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from model_code.encoding.encoder import Encoder
+from model_code.encoding.query_encoder import SearchEncoder, load_search_encoder
 from model_code.files import add_to_manifest
 from model_code.retrieval.dense import DenseRetriever
 from model_code.retrieval.dense_index import DenseIndex
@@ -85,7 +85,7 @@ class HeadlineRetriever(DenseRetriever):
 def build_index(
     vectors: np.ndarray,
     document_ids: Sequence[str],
-    encoder: Encoder,
+    encoder: SearchEncoder,
     settings: IndexSettings,
     folder: Path,
 ) -> None:
@@ -109,5 +109,5 @@ def save_index(index: DenseIndex, folder: Path) -> None:
 
 
 def open_folders(encoder: Path, index: Path, **loading: Any) -> HeadlineRetriever:
-    """Open a headline retriever; `loading` is passed to `Encoder.load`."""
-    return HeadlineRetriever(Encoder.load(encoder, **loading), DenseIndex.load(index))
+    """Open a headline retriever; `loading` is passed to `load_search_encoder`."""
+    return HeadlineRetriever(load_search_encoder(encoder, **loading), DenseIndex.load(index))

@@ -118,7 +118,7 @@ def all_trained_kinds() -> list[RetrieverKind]:
 
 
 def open_retriever(
-    encoder: Path, index: Path, settings: EncoderSettings | None = None
+    encoder: Path, index: Path, settings: EncoderSettings | None = None, numpy: bool = False
 ) -> IndexedRetriever:
     """Open a retriever of any kind for search.
 
@@ -127,11 +127,13 @@ def open_retriever(
         index: Folder of its index, whose manifest names the kind.
         settings: Maximum length, precision and device. None uses the encoder's maximum length and
             the precision in which the index was encoded.
+        numpy: Whether NumPy encodes queries where it can, so that PyTorch is not imported. PyTorch
+            encodes many queries faster.
 
     Raises:
         FreshetError: If a folder is damaged, or the two do not belong together.
     """
-    loading: dict[str, Any] = {"for_search": True}
+    loading: dict[str, Any] = {"numpy": numpy}
     if settings is not None:
         loading["max_tokens"] = settings.max_tokens
         loading[PRECISION] = settings.precision

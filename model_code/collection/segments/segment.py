@@ -233,7 +233,7 @@ class BaseSegment(LoadedSegment):
         Raises:
             FingerprintMismatch: If the encoder has another fingerprint.
         """
-        retriever = open_retriever(folder / ENCODER, folder / INDEX)
+        retriever = open_retriever(folder / ENCODER, folder / INDEX, numpy=True)
         if retriever.fingerprint != fingerprint:
             raise FingerprintMismatch(
                 f"{folder}: its encoder has fingerprint {retriever.fingerprint[:12]}, its manifest "

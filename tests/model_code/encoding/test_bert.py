@@ -19,11 +19,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from model_code.encoding.base_models import load_tokenizer, tokenizer_rules
-from model_code.encoding.bert import (
+from model_code.encoding.bert import load_plain_bert
+from model_code.encoding.bert_files import (
     SINGLE_TEXT_TEMPLATE,
     TEXT_PAIR_TEMPLATE,
     PlainTokenizer,
-    load_plain_bert,
 )
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.settings import EncoderSettings, Precision

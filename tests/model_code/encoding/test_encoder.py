@@ -6,7 +6,6 @@ Batches hold every row once, keep their budget and have little padding.
 
 from __future__ import annotations
 
-import random
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +21,6 @@ from model_code.encoding.encoder import (
     bucket_by_length,
     encode_buckets,
     pad,
-    token_batches,
 )
 from model_code.encoding.settings import EncoderSettings, Precision
 from model_code.encoding.token_signs import TokenSigns
@@ -437,46 +435,6 @@ def test_fingerprint_ignores_precision(tiny_folder: Path) -> None:
     encoder = Encoder.load(tiny_folder, 32, precision="bfloat16")
 
     assert encoder.fingerprint() == load_tiny(tiny_folder).fingerprint()
-
-
-def draw_lengths(count: int, longest: int) -> list[int]:
-    rng = random.Random(0)
-    return [rng.randint(2, longest) for _ in range(count)]
-
-
-def padded_tokens(rows: list[int], lengths: list[int]) -> int:
-    return len(rows) * max(lengths[row] for row in rows)
-
-
-@pytest.mark.parametrize("budget", [1, 64, 500])
-def test_batches_hold_every_row_within_the_budget(budget: int) -> None:
-    lengths = draw_lengths(200, longest=128)
-
-    batches = list(token_batches(lengths, budget))
-
-    assert sorted(np.concatenate(batches).tolist()) == list(range(200))
-    for rows in batches:
-        assert len(rows) == 1 or padded_tokens(rows, lengths) <= budget
-
-
-def test_batches_have_little_padding() -> None:
-    lengths = draw_lengths(500, longest=128)
-
-    batches = token_batches(lengths, 1024)
-
-    assert sum(padded_tokens(rows, lengths) for rows in batches) <= 1.05 * sum(lengths)
-
-
-def test_even_batches_are_not_padded() -> None:
-    lengths = draw_lengths(200, longest=12)
-
-    batches = list(token_batches(lengths, 64, even=True))
-
-    assert sorted(np.concatenate(batches).tolist()) == list(range(200))
-    for rows in batches:
-        assert len({lengths[row] for row in rows}) == 1
-        assert padded_tokens(rows, lengths) <= 64
-    assert len(batches) < 60
 
 
 def test_padding_is_masked() -> None:
