@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks import measurement
 from benchmarks.measurement import (
     best_seconds,
     median_row,
@@ -65,12 +64,3 @@ def test_tasks_take_turns_after_one_call_each(
 
     assert measured == seconds
     assert "".join(calls) == "ab" * 4
-
-
-def test_rates_follow_from_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measurement, "READ_BYTES", 2**20)
-    monkeypatch.setitem(measurement.SIDE, "cpu", 8)
-    monkeypatch.setattr(measurement, "seconds", lambda task: task() is None or 0.5)
-
-    assert measurement.read_rate() == 2**21
-    assert measurement.matrix_rate() == 2 * 8**3 / 0.5
