@@ -437,6 +437,11 @@ class Encoder(TextModel):
             map_weights_again(self.backbone, self._mapped_folder)
 
     @property
+    def pytorch(self) -> Encoder:
+        """This encoder itself; see `SearchEncoder`."""
+        return self
+
+    @property
     def depth(self) -> int:
         """Number of the last layer. Layer 0 is the layer of the embeddings."""
         return self.backbone.config.num_hidden_layers

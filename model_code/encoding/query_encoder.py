@@ -1,8 +1,8 @@
 """Encode queries for search without PyTorch, and load the encoder of a search.
 
 A search needs an encoder for its queries only. If the encoder is a published BERT and the machine
-has no GPU, NumPy encodes them; see `numpy_bert`. Documents are encoded by PyTorch in all cases. It
-is imported when the first document is encoded.
+has no GPU, NumPy encodes them; see `numpy_bert`. PyTorch encodes documents in all cases, and the
+queries for which IncDSI solves. It is imported when the first of them is encoded.
 """
 
 from __future__ import annotations
@@ -46,6 +46,10 @@ class SearchEncoder(Protocol):
     """What a dense retriever needs of its encoder: an `Encoder` or a `QueryEncoder`."""
 
     dimension: int
+
+    @property
+    def pytorch(self) -> Encoder:
+        """The encoder in PyTorch, which is faster for many texts."""
 
     def encode(self, texts: Sequence[str], progress: Progress = ...) -> np.ndarray:
         """Return the unit vectors (n, H) of queries."""
@@ -161,25 +165,25 @@ class QueryEncoder:
         self, texts: Sequence[str], progress: Progress = no_progress
     ) -> np.ndarray:
         """Encode documents with PyTorch; see `Encoder.encode_documents`."""
-        return self.encoder.encode_documents(texts, progress)
+        return self.pytorch.encode_documents(texts, progress)
 
     def encode_passages(self, texts: Sequence[str], progress: Progress = no_progress) -> np.ndarray:
         """Encode documents with PyTorch; see `Encoder.encode_passages`."""
-        return self.encoder.encode_passages(texts, progress)
+        return self.pytorch.encode_passages(texts, progress)
 
     def encode_passages_with_tokens(
         self, texts: Sequence[str], progress: Progress = no_progress
     ) -> tuple[np.ndarray, TokenSigns]:
         """Encode documents with PyTorch; see `Encoder.encode_passages_with_tokens`."""
-        return self.encoder.encode_passages_with_tokens(texts, progress)
+        return self.pytorch.encode_passages_with_tokens(texts, progress)
 
     def document_token_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids that the encoder reads of documents, prompt and limit included."""
         return self._token_ids(self.prompts.to_documents(texts))
 
     @cached_property
-    def encoder(self) -> Encoder:
-        """The same encoder in PyTorch, for documents."""
+    def pytorch(self) -> Encoder:
+        """The same encoder in PyTorch."""
         return self._load_encoder()
 
     def fingerprint(self) -> str:

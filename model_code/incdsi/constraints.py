@@ -315,7 +315,7 @@ def find_constraints(
         encoding: Folder of finished batches, from which an interrupted encoding resumes.
     """
     texts = [text for _, text in known]
-    vectors = encode_resumably(score.encoder_retriever.encoder, texts, encoding)
+    vectors = encode_resumably(score.encoder_retriever.encoder.pytorch, texts, encoding)
     queries = score.encode(texts, vectors)
     owners = [document_id for document_id, _ in known]
     search = score.search_over([SegmentView(score.base)])

@@ -359,7 +359,7 @@ class _Batch:
             else:
                 known[text] = vector
         if missing:
-            encoded = self.score.encoder_retriever.encode_queries(missing)
+            encoded = self.score.encoder_retriever.encoder.pytorch.encode(missing)
             known.update(zip(missing, encoded, strict=True))
         return np.array([known[text] for text in texts], np.float32)
 

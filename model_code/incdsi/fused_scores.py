@@ -203,7 +203,7 @@ class FusedScore:
             vectors: Vectors (q, H) of the queries. None computes them.
         """
         if vectors is None:
-            vectors = self.encoder_retriever.encode_queries(list(texts))
+            vectors = self.encoder_retriever.encoder.pytorch.encode(list(texts))
         terms = None
         if self.base_bm25 is not None:
             terms = self.base_bm25.encode_queries(texts)

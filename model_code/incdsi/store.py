@@ -190,7 +190,7 @@ def _encode_representatives(
     for document_id in ids:
         texts.extend(texts_by_id[document_id])
         counts.append(len(texts_by_id[document_id]))
-    vectors = encode_resumably(segment.dense.encoder, texts, folder)
+    vectors = encode_resumably(segment.dense.encoder.pytorch, texts, folder)
     groups = np.repeat(np.arange(len(ids)), counts)
     return mean_by_owner(vectors, groups, len(ids))[0]
 
@@ -278,7 +278,7 @@ def new_documents(
     # Parts of the text stand for the queries of documents without known queries.
     without_known = [number for number, (_, known) in encoded.items() if not len(known)]
     texts = [(puts[number].title, puts[number].text) for number in without_known]
-    text_vectors = query_vectors(searcher.base.dense.encoder, texts, spans)
+    text_vectors = query_vectors(searcher.base.dense.encoder.pytorch, texts, spans)
     stand_ins = dict(zip(without_known, text_vectors, strict=True))
 
     documents: dict[int, NewDocument] = {}

@@ -261,5 +261,5 @@ class QueryCache:
             folder = None
             if self.folder is not None:
                 folder = self.folder / fingerprint[:16]
-            self._encoders[fingerprint] = CachedEncoder(retriever.encoder, folder)
+            self._encoders[fingerprint] = CachedEncoder(retriever.encoder.pytorch, folder)
         return self._encoders[fingerprint]

@@ -281,7 +281,9 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
     def encode_known_queries(
         self, new: NewPassages, document_ids: Sequence[str]
     ) -> list[np.ndarray]:
-        """Return the vectors of the known queries of each document.
+        """Return the vectors of the known queries of each document, which IncDSI needs.
+
+        PyTorch encodes them, so that equal texts give equal bits in any grouping.
 
         Args:
             new: New passages, with the known queries of their documents.
@@ -292,7 +294,7 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
             document's known queries, which may be 0.
         """
         vectors_of = {
-            document_id: self.encoder.encode(list(queries))
+            document_id: self.encoder.pytorch.encode(list(queries))
             for document_id, queries in new.queries.items()
         }
         no_vectors = np.empty((0, self.encoder.dimension), np.float32)

@@ -28,6 +28,10 @@ class CountingEncoder:
     def __init__(self) -> None:
         self.texts: list[str] = []
 
+    @property
+    def pytorch(self) -> CountingEncoder:
+        return self
+
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         self.texts.extend(texts)
         return np.array([[len(text), 1] for text in texts], np.float32)
