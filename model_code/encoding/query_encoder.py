@@ -205,7 +205,7 @@ class QueryEncoder:
         )
 
     def release_weights(self) -> None:
-        """Do nothing, because the weights are mapped."""
+        """Do nothing, because weights that queries do not need are mapped."""
 
     def _token_ids(self, texts: Sequence[str]) -> list[list[int]]:
         return token_ids(self._tokenizer, texts, self.max_tokens)

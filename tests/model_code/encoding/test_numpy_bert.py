@@ -128,13 +128,15 @@ def test_too_many_tokens_are_left_to_pytorch(folder: Path) -> None:
 
 
 @needs_smaps
-def test_weights_are_mapped(tmp_path: Path) -> None:
-    folder = make_tiny_encoder(tmp_path / "encoder", TEXTS, hidden=256)
+def test_few_pages_of_the_file_stay_resident(tmp_path: Path) -> None:
+    folder = make_tiny_encoder(tmp_path / "encoder", TEXTS, layers=4, hidden=256)
+    weights_file = folder / "model.safetensors"
 
     model = load_model(folder)
     model.last_states([[2, 5, 3]])
 
-    assert resident_kilobytes(folder / "model.safetensors") > 1000
+    # The kernel maps more pages than those that are read.
+    assert resident_kilobytes(weights_file) < 0.5 * weights_file.stat().st_size / 1024
 
 
 def test_pytorch_is_not_imported(folder: Path) -> None:
