@@ -55,7 +55,7 @@ LARGEST_ERF_INPUT = 4.0
 
 
 @dataclass(frozen=True)
-class _Linear:
+class LinearMap:
     """A linear map (t, in) -> (t, out).
 
     Attributes:
@@ -68,7 +68,7 @@ class _Linear:
     bias: np.ndarray
 
     @classmethod
-    def join(cls, tensors: Mapping[str, np.ndarray], names: Sequence[str]) -> _Linear:
+    def join(cls, tensors: Mapping[str, np.ndarray], names: Sequence[str]) -> LinearMap:
         """Join linear maps of the same inputs, so that one product computes all of them.
 
         Args:
@@ -86,7 +86,7 @@ class _Linear:
 
 
 @dataclass(frozen=True)
-class _Norm:
+class LayerNormalization:
     """Gives each token's state mean 0 and variance 1, then scales and shifts it.
 
     Attributes:
@@ -100,7 +100,9 @@ class _Norm:
     epsilon: np.float32
 
     @classmethod
-    def read(cls, tensors: Mapping[str, np.ndarray], name: str, epsilon: float) -> _Norm:
+    def read(
+        cls, tensors: Mapping[str, np.ndarray], name: str, epsilon: float
+    ) -> LayerNormalization:
         """Copy the weights of a normalisation."""
         scale = np.array(tensors[f"{name}.weight"])
         shift = np.array(tensors[f"{name}.bias"])
@@ -118,7 +120,7 @@ class _Norm:
 
 
 @dataclass(frozen=True)
-class _Layer:
+class NumpyLayer:
     """A transformer layer: self-attention, then a feed-forward network.
 
     Attributes:
@@ -131,18 +133,18 @@ class _Layer:
         head_count: Number of heads of attention.
     """
 
-    projections: _Linear
-    attention_output: _Linear
-    attention_norm: _Norm
-    expansion: _Linear
-    contraction: _Linear
-    output_norm: _Norm
+    projections: LinearMap
+    attention_output: LinearMap
+    attention_norm: LayerNormalization
+    expansion: LinearMap
+    contraction: LinearMap
+    output_norm: LayerNormalization
     head_count: int
 
     @classmethod
     def read(
         cls, tensors: Mapping[str, np.ndarray], number: int, config: Mapping[str, Any]
-    ) -> _Layer:
+    ) -> NumpyLayer:
         """Copy the weights of a layer.
 
         Args:
@@ -155,12 +157,12 @@ class _Layer:
         attention = f"{prefix}.attention.self"
         projected = [f"{attention}.query", f"{attention}.key", f"{attention}.value"]
         return cls(
-            _Linear.join(tensors, projected),
-            _Linear.join(tensors, [f"{prefix}.attention.output.dense"]),
-            _Norm.read(tensors, f"{prefix}.attention.output.LayerNorm", epsilon),
-            _Linear.join(tensors, [f"{prefix}.intermediate.dense"]),
-            _Linear.join(tensors, [f"{prefix}.output.dense"]),
-            _Norm.read(tensors, f"{prefix}.output.LayerNorm", epsilon),
+            LinearMap.join(tensors, projected),
+            LinearMap.join(tensors, [f"{prefix}.attention.output.dense"]),
+            LayerNormalization.read(tensors, f"{prefix}.attention.output.LayerNorm", epsilon),
+            LinearMap.join(tensors, [f"{prefix}.intermediate.dense"]),
+            LinearMap.join(tensors, [f"{prefix}.output.dense"]),
+            LayerNormalization.read(tensors, f"{prefix}.output.LayerNorm", epsilon),
             config["num_attention_heads"],
         )
 
@@ -229,8 +231,8 @@ class NumpyBert:
         self.width: int = config["hidden_size"]
         tensors = map_tensors(weights_file)
         layer_count = config["num_hidden_layers"]
-        self._layers = [_Layer.read(tensors, number, config) for number in range(layer_count)]
-        self._norm = _Norm.read(tensors, EMBEDDING_NORM, config["layer_norm_eps"])
+        self._layers = [NumpyLayer.read(tensors, number, config) for number in range(layer_count)]
+        self._norm = LayerNormalization.read(tensors, EMBEDDING_NORM, config["layer_norm_eps"])
 
         # The pages of the layers were read above. A new mapping does not hold them.
         del tensors
