@@ -80,6 +80,7 @@ class LinearMap:
         return cls(np.ascontiguousarray(weights.T), biases)
 
     def __call__(self, inputs: np.ndarray) -> np.ndarray:
+        """Return the outputs (t, out) for inputs (t, in)."""
         outputs = inputs @ self.weights
         outputs += self.bias
         return outputs
