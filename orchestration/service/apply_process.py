@@ -31,6 +31,9 @@ WORKER_MODULE = "orchestration.service.apply_worker"
 # does not pay for its memory. A start takes some seconds of processor time. So the pauses of a
 # person who edits documents must not stop it.
 IDLE_SECONDS = 600.0
+# Is added to the niceness of the service. Searches go before changes if processor time is short. A
+# larger value could delay changes by seconds on a machine with other work.
+NICENESS = 5
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,8 @@ class ApplyProcess:
 
     def __init__(self, project: Project) -> None:
         arguments = [str(project.root)]
-        self._child = ChildProcess(WORKER_MODULE, arguments, "the process that applies changes")
+        name = "the process that applies changes"
+        self._child = ChildProcess(WORKER_MODULE, arguments, name, NICENESS)
         # This lock protects the two attributes below it.
         self._lock = threading.Lock()
         self._is_applying = False

@@ -52,12 +52,15 @@ class ChildProcess:
         module: Name of the module.
         arguments: Arguments of the module, after the file descriptor.
         name: Name of the process for messages, such as "the process that applies changes".
+        niceness: Is added to the niceness of the service. With a larger value, the process gets
+            less processor time if there is not enough for all.
     """
 
-    def __init__(self, module: str, arguments: Sequence[str], name: str) -> None:
+    def __init__(self, module: str, arguments: Sequence[str], name: str, niceness: int = 0) -> None:
         self._module = module
         self._arguments = list(arguments)
         self._name = name
+        self._niceness = niceness
         # This lock is held while the process is started or forgotten.
         self._lock = threading.Lock()
         # This lock is held while a message is sent. A send may block if the process is stuck.
@@ -97,6 +100,7 @@ class ChildProcess:
             try:
                 self._launch()
             except OSError as error:
+                self._forget(is_expected=True)
                 log.warning(
                     "%s cannot be started (%s); %s", self._name, error, self._postpone_start()
                 )
@@ -183,6 +187,9 @@ class ChildProcess:
                 start_new_session=True,
             )
         self._connection = connection
+        # The process has only one thread yet. Its later threads inherit the niceness.
+        own_niceness = os.getpriority(os.PRIO_PROCESS, 0)
+        os.setpriority(os.PRIO_PROCESS, self._process.pid, own_niceness + self._niceness)
 
     def _forget_unless_replaced(self, connection: Connection) -> None:
         """Forget the process at the other end of a connection.

@@ -62,6 +62,16 @@ def test_child_answers_requests(child: ChildProcess) -> None:
     assert child.receive() == (child.pid, "question")
 
 
+def test_child_is_nicer_than_its_service(module: str) -> None:
+    child = ChildProcess(module, ["working"], "the child", niceness=2)
+    child.start()
+
+    niceness = os.getpriority(os.PRIO_PROCESS, child.pid)
+
+    child.stop()
+    assert niceness == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 2)
+
+
 def test_second_start_changes_nothing(child: ChildProcess) -> None:
     child.start()
     first_pid = child.pid

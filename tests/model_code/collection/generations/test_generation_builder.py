@@ -6,17 +6,20 @@ and garbage collection.
 
 from __future__ import annotations
 
+import hashlib
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import numpy as np
 import pytest
 
 from model_code.collection.generations.generation import added_since_training, trained_documents
 from model_code.collection.generations.generation_builder import GenerationBuilder
-from model_code.collection.generations.generation_store import GenerationStore
+from model_code.collection.generations.generation_store import MAKING, GenerationStore
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.segments.documents import DocumentFile
 from model_code.collection.segments.folder_lock import exclusive_lock_if_unused
@@ -50,6 +53,20 @@ def encoder(dense: Path) -> Path:
 def builder(live: Path) -> GenerationBuilder:
     """The builder of the live collection."""
     return GenerationBuilder(live, "r")
+
+
+@pytest.fixture
+def hashed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The files that are hashed from now on. A file is repeated if it is hashed again."""
+    files: list[Path] = []
+    file_digest = hashlib.file_digest
+
+    def note(stream: BinaryIO, algorithm: str) -> Any:
+        files.append(Path(stream.name))
+        return file_digest(stream, algorithm)
+
+    monkeypatch.setattr(hashlib, "file_digest", note)
+    return files
 
 
 def names_below(folder: Path) -> set[str]:
@@ -99,6 +116,35 @@ def test_applying_reads_the_changed_documents_only(
     result = builder.apply(BATCH, up_to(9), {})
 
     assert result.updated == ("d03",)
+
+
+def test_addition_hashes_its_own_files_only(builder: GenerationBuilder, hashed: list[Path]) -> None:
+    builder.apply([put("d00x", NEW)], up_to(1), {})
+    hashed.clear()
+
+    generation = builder.apply([put("d01x", NEW)], up_to(2), {}).generation
+
+    # The folder of the generation had another name when its files were hashed.
+    folders = {path.relative_to(generation.folder.parent).parts[0] for path in hashed}
+    assert len(folders) == 1
+    assert folders.pop().startswith(MAKING)
+    # Files of the index are in two manifests, and are compared when the index is opened.
+    assert max(Counter(hashed).values()) <= 3
+
+
+def test_new_generation_is_opened_by_hashing_its_own_files_once(
+    builder: GenerationBuilder, hashed: list[Path]
+) -> None:
+    builder.apply([put("d00x", NEW)], up_to(1), {})
+    searcher = Searcher.open(builder.collection.live, "r")
+    generation = builder.apply([put("d01x", NEW)], up_to(2), {}).generation
+    hashed.clear()
+
+    searcher.renewed()
+
+    assert hashed
+    assert all(path.is_relative_to(generation.folder) for path in hashed)
+    assert max(Counter(hashed).values()) == 1
 
 
 def test_manifest_describes_the_generation(builder: GenerationBuilder) -> None:
