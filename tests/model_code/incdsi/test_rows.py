@@ -49,10 +49,14 @@ def test_rounded_products_equal_row_dots(chunk: int, monkeypatch: pytest.MonkeyP
     random = np.random.default_rng(0)
     rows = random.normal(size=(50, 384))
     vectors = random.normal(size=(20, 384))
-    # The exact product lies in the middle of two float32 numbers, and the next bits decide.
-    rows[7] = 0
-    rows[7, :3] = [1, 2.0**-24, 2.0**-52]
-    vectors[4, :3] = [1, 1, -1]
+    # The products with the first vector lie next to the middle of two float32 numbers. So the last
+    # bits decide how they are rounded.
+    vectors[0, -1] = 1
+    rows[:, -1] = 0
+    dots = row_dots(rows, vectors[0])
+    floats = dots.astype(np.float32)
+    above = np.nextafter(floats, np.float32(np.inf))
+    rows[:, -1] = (floats.astype(np.float64) + above) / 2 - dots
 
     products = rounded_row_dots(rows, vectors)
 
