@@ -1106,12 +1106,19 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         Raises:
             FreshetError: If a document in `allowed` is not in the index.
         """
-        rows = None if allowed is None else self.ids.rows_of(allowed)
+        allowed_rows = None if allowed is None else self.ids.allowed_rows(allowed)
         rankings = []
         for query in queries:
             scores = self._scores(query, len(queries))
-            if rows is not None:
-                scores = scores[rows]
+            rows = None
+            if allowed_rows is not None:
+                if allowed_rows.count > MIN_COMMON_SHARE * len(scores):
+                    # Documents with a score of 0 are not found. Among many allowed rows, setting
+                    # the other scores to 0 is faster than copying the allowed ones.
+                    scores = scores * allowed_rows.mask
+                else:
+                    rows = allowed_rows.rows
+                    scores = scores[rows]
             rankings.append(self.ids.best_documents(scores, k, rows))
         return rankings
 

@@ -31,7 +31,7 @@ from model_code.files import (
     write_json,
     write_manifest,
 )
-from model_code.retrieval.id_map import AllowedDocuments, IdMap, IdMaps, RowGroups, read_id_map
+from model_code.retrieval.id_map import AllowedRows, IdMap, IdMaps, RowGroups, read_id_map
 from model_code.retrieval.index_settings import ALWAYS_EXACT, IndexSettings
 from model_code.retrieval.protocol import Ranking
 from model_code.retrieval.top_k import nearest_rows, top_k
@@ -192,7 +192,7 @@ class DenseIndex:
             searchable_rows = len(self.ids) - len(self.ids.removed_rows)
             searchable_documents = self.ids.documents
         else:
-            searchable_rows = len(allowed.rows)
+            searchable_rows = allowed.count
             searchable_documents = allowed.documents
         if not searchable_rows:
             return rankings
@@ -298,17 +298,15 @@ class DenseIndex:
             FreshetError: If an allowed document is not in the index.
         """
         queries = self._check_queries(queries, fingerprint)
-        allowed_documents = allowed if isinstance(allowed, AllowedDocuments) else frozenset(allowed)
-        rows = self.ids.rows_of(allowed_documents)
-        if len(rows) <= MAX_EXHAUSTIVE_ROWS:
-            return [self._rank_rows(query, k, rows) for query in queries]
+        allowed_rows = self.ids.allowed_rows(allowed)
+        if allowed_rows.count <= MAX_EXHAUSTIVE_ROWS:
+            return [self._rank_rows(query, k, allowed_rows.rows) for query in queries]
 
-        allowed_rows = AllowedRows(rows, len(self.ids), len(allowed_documents))
         rankings = self._search(queries, k, allowed_rows)
         wanted = min(k, allowed_rows.documents)
         for i, ranking in enumerate(rankings):
             if len(ranking) < wanted:
-                rankings[i] = self._rank_rows(queries[i], k, rows)
+                rankings[i] = self._rank_rows(queries[i], k, allowed_rows.rows)
         return rankings
 
     def _rank_rows(self, query: np.ndarray, k: int, rows: np.ndarray) -> Ranking:
@@ -624,8 +622,12 @@ class JoinedIndex(DenseIndex):
         first_scanned_row = 0 if self.approximate is None else len(base_vectors)
 
         # The scan numbers its rows from 0, so the excluded rows are shifted.
-        excluded_rows = self.ids.removed_rows if allowed is None else allowed.excluded_rows()
-        excluded_rows = excluded_rows[excluded_rows >= first_scanned_row] - first_scanned_row
+        if allowed is None:
+            excluded_rows = self.ids.removed_rows
+            excluded_rows = excluded_rows[excluded_rows >= first_scanned_row]
+        else:
+            excluded_rows = allowed.excluded_rows(first_scanned_row)
+        excluded_rows = excluded_rows - first_scanned_row
         scanned_vectors = [base_vectors[first_scanned_row:], *other_vectors]
         scores, scanned_rows = nearest_rows(queries, scanned_vectors, count, excluded_rows)
         is_excluded = np.isneginf(scores)
@@ -702,31 +704,6 @@ class JoinedIndex(DenseIndex):
         # not count. Without any other index, no row is scanned.
         norms = [index._largest_norm for index in self.indexes if index.approximate is None]
         return max(norms, default=0.0)
-
-
-class AllowedRows(NamedTuple):
-    """The rows of the documents that a filter accepts.
-
-    Attributes:
-        rows: The accepted rows, ascending.
-        total: Number of all rows of the index.
-        documents: Number of different documents of the rows.
-    """
-
-    rows: np.ndarray
-    total: int
-    documents: int
-
-    @property
-    def mask(self) -> np.ndarray:
-        """Which rows are allowed, shape (total,), bool."""
-        mask = np.zeros(self.total, bool)
-        mask[self.rows] = True
-        return mask
-
-    def excluded_rows(self) -> np.ndarray:
-        """Return the rows that are not allowed, ascending."""
-        return np.flatnonzero(~self.mask)
 
 
 class CandidateVectors(NamedTuple):

@@ -57,6 +57,35 @@ class RowGroups(NamedTuple):
         return np.maximum.reduceat(scores, self.starts)[self.group_index]
 
 
+MAX_SCATTERED_SHARE = 1 / 16
+"""Share of documents up to which their rows are marked one by one, instead of looking at each row.
+"""
+
+
+class AllowedRows:
+    """The rows of the documents that a filter accepts.
+
+    Attributes:
+        mask: Which rows are accepted, shape (n,), bool.
+        documents: Number of different documents of these rows.
+        count: Number of these rows.
+    """
+
+    def __init__(self, mask: np.ndarray, documents: int) -> None:
+        self.mask = mask
+        self.documents = documents
+        self.count = int(np.count_nonzero(mask))
+
+    @cached_property
+    def rows(self) -> np.ndarray:
+        """The accepted rows, ascending."""
+        return np.flatnonzero(self.mask)
+
+    def excluded_rows(self, first: int = 0) -> np.ndarray:
+        """Return the rows from `first` on that are not accepted, ascending."""
+        return np.flatnonzero(~self.mask[first:]) + first
+
+
 class AllowedDocuments(Collection[str]):
     """The documents that a filter accepts, as one mask per segment of a collection.
 
@@ -81,10 +110,34 @@ class AllowedDocuments(Collection[str]):
                     "the segment is damaged: freshet repair"
                 )
         self.segments = tuple(segments)
+        self._rows: AllowedRows | None = None
 
     def __len__(self) -> int:
         """Number of documents."""
         return sum(int(np.count_nonzero(mask)) for _, mask in self.segments)
+
+    def rows_in(self, maps: Sequence[IdMap]) -> AllowedRows:
+        """Return the rows of the accepted documents in an index of the same segments.
+
+        The rows in the maps of the segments themselves are computed once. The components of a
+        fusion share these maps.
+
+        Args:
+            maps: Map of each segment in the index.
+        """
+        masks = self.masks(len(maps))
+        has_same_maps = all(
+            ids is segment_ids for ids, (segment_ids, _) in zip(maps, self.segments, strict=True)
+        )
+        if has_same_maps and self._rows is not None:
+            return self._rows
+
+        row_masks = [ids.row_mask(mask) for ids, mask in zip(maps, masks, strict=True)]
+        row_mask = row_masks[0] if len(row_masks) == 1 else np.concatenate(row_masks)
+        rows = AllowedRows(row_mask, len(self))
+        if has_same_maps:
+            self._rows = rows
+        return rows
 
     def __iter__(self) -> Iterator[str]:
         """Yield the ids of the accepted documents, segment after segment."""
@@ -262,8 +315,7 @@ class IdMap:
             FreshetError: If a document has no row.
         """
         if isinstance(document_ids, AllowedDocuments):
-            (mask,) = document_ids.masks(1)
-            return self.rows_of_mask(mask)
+            return document_ids.rows_in([self]).rows
         documents = list(document_ids)
         if len(documents) == 1:
             # Every hit that is shown looks up one document. This path is much faster for that than
@@ -274,12 +326,11 @@ class IdMap:
         positions = self._find(documents)
         return np.sort(self.group_at(np.unique(positions)).rows)
 
-    def rows_of_mask(self, mask: np.ndarray) -> np.ndarray:
-        """Return the rows of the given documents, ascending.
+    def row_mask(self, mask: np.ndarray) -> np.ndarray:
+        """Return which rows belong to the given documents, shape (n,), bool.
 
         Args:
-            mask: Mask of the selected ones of the n different documents, by ascending id, shape
-                (n,), bool.
+            mask: Mask of the selected ones of the different documents, by ascending id, bool.
 
         Raises:
             FreshetError: If the mask has another length.
@@ -288,7 +339,31 @@ class IdMap:
             raise FreshetError(
                 f"a filter of {len(mask)} documents does not fit an index of {self.documents}"
             )
-        return np.flatnonzero(mask[self.positions])
+        if self._rows_are_documents:
+            return mask
+        if np.count_nonzero(mask) > MAX_SCATTERED_SHARE * len(mask):
+            return mask[self.positions]
+        row_mask = np.zeros(len(self), bool)
+        row_mask[self.group_at(np.flatnonzero(mask)).rows] = True
+        return row_mask
+
+    @cached_property
+    def _rows_are_documents(self) -> bool:
+        """Whether each document has one row, in the order of the ids."""
+        return np.array_equal(self.positions, np.arange(self.documents))
+
+    def allowed_rows(self, document_ids: Collection[str]) -> AllowedRows:
+        """Return the rows of the documents that a filter accepts.
+
+        Raises:
+            FreshetError: If a document has no row.
+        """
+        if isinstance(document_ids, AllowedDocuments):
+            return document_ids.rows_in([self])
+        distinct_ids = frozenset(document_ids)
+        mask = np.zeros(len(self), bool)
+        mask[self.rows_of(distinct_ids)] = True
+        return AllowedRows(mask, len(distinct_ids))
 
     def group_rows(self, document_ids: Sequence[str]) -> RowGroups:
         """Return the rows of different documents, grouped by document.
@@ -396,12 +471,17 @@ class IdMaps:
     def rows_of(self, document_ids: Iterable[str]) -> np.ndarray:
         """Return the rows of these documents, ascending; see `IdMap.rows_of`."""
         if isinstance(document_ids, AllowedDocuments):
-            masks = document_ids.masks(len(self.maps))
-            rows = []
-            for (ids, _), mask, first_row in zip(self.maps, masks, self.first_rows, strict=False):
-                rows.append(ids.rows_of_mask(mask) + first_row)
-            return np.concatenate(rows)
+            return self.allowed_rows(document_ids).rows
         return np.sort(self.group_rows(list(set(document_ids))).rows)
+
+    def allowed_rows(self, document_ids: Collection[str]) -> AllowedRows:
+        """Return the rows of the documents that a filter accepts; see `IdMap.allowed_rows`."""
+        if isinstance(document_ids, AllowedDocuments):
+            return document_ids.rows_in([ids for ids, _ in self.maps])
+        distinct_ids = frozenset(document_ids)
+        mask = np.zeros(len(self), bool)
+        mask[self.rows_of(distinct_ids)] = True
+        return AllowedRows(mask, len(distinct_ids))
 
     def group_rows(self, document_ids: Sequence[str]) -> RowGroups:
         """Return the rows of different documents, grouped by document; see `IdMap.group_rows`.

@@ -128,6 +128,20 @@ def test_filter_keeps_order_and_scores(allowed: list[str]) -> None:
     assert ranking == expected[:2]
 
 
+@pytest.mark.parametrize("allowed_documents", [1, 5, 30])
+def test_filter_of_any_size_keeps_order_and_scores(allowed_documents: int) -> None:
+    draw = random.Random(3)
+    texts = [" ".join(draw.choices(WORDS[:9], k=6)) for _ in range(80)]
+    names = [f"d{draw.randrange(40):02d}" for _ in texts]
+    index = Bm25Index.build(texts, names, SIMPLE_WORDS)
+    allowed = set(draw.sample(sorted(set(names)), allowed_documents))
+    (whole,) = index.search(["word1 word2 word3"], 99)
+
+    (ranking,) = index.search(["word1 word2 word3"], 99, allowed)
+
+    assert ranking == [hit for hit in whole if hit[0] in allowed]
+
+
 def test_scores_equal_bm25s() -> None:
     draw = random.Random(1)
     texts = [" ".join(draw.choices(WORDS, k=draw.randint(1, 30))) for _ in range(200)]

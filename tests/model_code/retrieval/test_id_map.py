@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from model_code.files import write_json
-from model_code.retrieval.id_map import IdMap, IdMaps, read_id_map
+from model_code.retrieval.id_map import AllowedDocuments, IdMap, IdMaps, read_id_map
 
 
 def test_files_with_equal_ids_share_one_map(tmp_path: Path) -> None:
@@ -53,3 +53,56 @@ def test_maps_with_equal_rows_are_told_apart_from_others() -> None:
     assert not maps.has_equal_rows(IdMaps([(IdMap(["b", "a"]), frozenset())]))
     assert not maps.has_equal_rows(IdMaps([(IdMap(["b", "a"]), frozenset("a"))] * 2))
     assert not IdMaps([(IdMap(["a", "a"]), frozenset())]).has_one_row_per_document
+
+
+def make_maps(ids_are_in_order: bool) -> list[IdMap]:
+    """Return the maps of two segments, of 200 and 7 documents with one to three rows each."""
+    random = np.random.default_rng(0)
+    names = [f"a{number:03d}" for number in range(200)]
+    if not ids_are_in_order:
+        names = np.repeat(names, random.integers(1, 4, 200)).tolist()
+        random.shuffle(names)
+    return [IdMap(names), IdMap([f"b{number}" for number in range(7)])]
+
+
+@pytest.mark.parametrize("ids_are_in_order", [True, False])
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.5, 1.0])
+def test_rows_of_a_filter_are_those_of_its_documents(share: float, ids_are_in_order: bool) -> None:
+    maps = make_maps(ids_are_in_order)
+    random = np.random.default_rng(1)
+    allowed = AllowedDocuments([(ids, random.random(ids.documents) < share) for ids in maps])
+    joined = IdMaps([(ids, frozenset()) for ids in maps])
+
+    found = joined.allowed_rows(allowed)
+
+    document_ids = list(joined.document_ids)
+    expected = [row for row, name in enumerate(document_ids) if name in allowed]
+    assert found.rows.tolist() == expected
+    assert found.count == len(expected)
+    assert found.documents == len(list(allowed))
+    assert found.rows.tolist() == joined.allowed_rows(set(allowed)).rows.tolist()
+
+
+def test_excluded_rows_begin_at_a_row() -> None:
+    rows = IdMap(["a", "b", "c", "d"]).allowed_rows({"a", "c"})
+
+    assert rows.excluded_rows().tolist() == [1, 3]
+    assert rows.excluded_rows(2).tolist() == [3]
+
+
+def test_rows_of_a_filter_are_shared_between_components() -> None:
+    maps = make_maps(ids_are_in_order=False)
+    allowed = AllowedDocuments([(ids, np.ones(ids.documents, bool)) for ids in maps])
+
+    first = allowed.rows_in(maps)
+
+    assert allowed.rows_in(maps) is first
+
+
+def test_rows_of_another_map_are_not_shared() -> None:
+    ids = IdMap(["b", "a"])
+    two_rows_each = IdMap(["b", "b", "a", "a"])
+    allowed = AllowedDocuments([(ids, np.array([True, False]))])
+    allowed.rows_in([ids])
+
+    assert allowed.rows_in([two_rows_each]).rows.tolist() == [2, 3]
