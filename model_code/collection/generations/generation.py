@@ -312,6 +312,8 @@ def document_rows(
     """
     wanted = set(ids)
     documents: dict[str, Any] = {}
+    if not wanted:
+        return documents
     with verify_checksums_on_error(generation):
         for number, removed in removed_by_segment(generation).items():
             rows = DocumentFile(generation.sibling(number) / DOCUMENTS).read(wanted, columns)

@@ -14,11 +14,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from model_code.collection.backup.repair import repair
+from model_code.collection.generations import generation
 from model_code.collection.generations.generation_store import GenerationStore
 from model_code.collection.index.changes import delete_documents
 from model_code.collection.index.live_index import forecast_changes
@@ -183,6 +185,18 @@ def test_removing_a_document_twice_changes_nothing(collection):
     receipt = collection.remove(["a"], "cli")
 
     assert receipt.unchanged == 1
+
+
+def test_writes_without_conditions_read_no_indexed_document(collection, monkeypatch):
+    add(collection, row("a"))
+
+    def refuse(path: Path) -> None:
+        raise AssertionError(f"opens {path}")
+
+    monkeypatch.setattr(generation, "DocumentFile", refuse)
+
+    assert len(collection.receive([row("b")], "api").events) == 1
+    assert len(collection.remove(["a"], "api").events) == 1
 
 
 def test_only_known_documents_can_be_updated(collection):
