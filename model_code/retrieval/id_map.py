@@ -6,12 +6,12 @@ has.
 
 from __future__ import annotations
 
+import hashlib
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from functools import cached_property
 from itertools import accumulate, chain
-from operator import eq
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 from weakref import WeakValueDictionary
@@ -20,7 +20,7 @@ import numpy as np
 
 from model_code.errors import FreshetError
 from model_code.files import read_json
-from model_code.retrieval.packed_ids import NOT_FOUND, RowIds, SortedIds
+from model_code.retrieval.packed_ids import NOT_FOUND, RowIds, SortedIds, sort_ids
 from model_code.retrieval.protocol import Ranking
 from model_code.retrieval.top_k import select_best_rows, top_k, top_k_positive
 
@@ -216,8 +216,12 @@ class IdMap:
 
     def __init__(self, document_ids: Iterable[str]) -> None:
         row_ids = list(document_ids)
-        self.ids = SortedIds(row_ids)
-        position_of = {document_id: position for position, document_id in enumerate(self.ids)}
+        distinct_ids = sort_ids(row_ids)
+        self.ids = SortedIds(distinct_ids)
+        if distinct_ids == row_ids:
+            self.positions = np.arange(len(row_ids), dtype=np.int32)
+            return
+        position_of = {document_id: position for position, document_id in enumerate(distinct_ids)}
         positions = map(position_of.__getitem__, row_ids)
         self.positions = np.fromiter(positions, np.int32, len(row_ids))
 
@@ -399,8 +403,8 @@ class IdMap:
         return positions
 
 
-_open_maps: WeakValueDictionary[int, IdMap] = WeakValueDictionary()
-"""Maps that are in use, by the hash of their ids. It lets `read_id_map` share equal maps."""
+_open_maps: WeakValueDictionary[bytes, IdMap] = WeakValueDictionary()
+"""Maps that are in use, by the digest of their ids. It lets `read_id_map` share equal maps."""
 
 
 def read_id_map(path: Path) -> IdMap:
@@ -409,15 +413,21 @@ def read_id_map(path: Path) -> IdMap:
     Files with equal ids give the same object, so that the components of a fusion share its memory.
     """
     document_ids = read_json(path)
-    key = hash(tuple(document_ids))
-    open_map = _open_maps.get(key)
-    if open_map is not None and len(open_map) == len(document_ids):
-        # Different ids may have equal hashes. A loop over pairs needs no second list of all ids.
-        if all(map(eq, open_map.document_ids, document_ids)):
-            return open_map
-    ids = IdMap(document_ids)
-    _open_maps[key] = ids
+    digest = _digest_ids(document_ids)
+    ids = _open_maps.get(digest)
+    if ids is None:
+        ids = IdMap(document_ids)
+        _open_maps[digest] = ids
     return ids
+
+
+def _digest_ids(document_ids: Sequence[str]) -> bytes:
+    """Return a digest of a list of ids. Different lists have different digests."""
+    text = "".join(document_ids)
+    lengths = np.fromiter(map(len, document_ids), np.int64, len(document_ids))
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"))
+    digest.update(lengths.tobytes())
+    return digest.digest()
 
 
 class IdMaps:

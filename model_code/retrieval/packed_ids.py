@@ -10,7 +10,8 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, islice
+from operator import lt
 from typing import Any, overload
 
 import numpy as np
@@ -25,6 +26,17 @@ NOT_FOUND = -1
 
 # Ids may hold lone surrogates, for example from the names of files.
 _ENCODING = ("utf-8", "surrogatepass")
+
+
+def sort_ids(ids: Iterable[str]) -> list[str]:
+    """Return the different ids, ascending. This is fast if they are given in this order.
+
+    >>> sort_ids(["b", "a", "b"])
+    ['a', 'b']
+    """
+    listed = list(ids)
+    is_ascending = all(map(lt, listed, islice(listed, 1, None)))
+    return listed if is_ascending else sorted(set(listed))
 
 
 class SortedIds(Sequence[str]):
@@ -45,10 +57,15 @@ class SortedIds(Sequence[str]):
         Args:
             ids: Ids in any order. Repetitions are ignored.
         """
-        encoded = [document_id.encode(*_ENCODING) for document_id in sorted(set(ids))]
-        self._text = b"".join(encoded)
+        sorted_ids = sort_ids(ids)
+        joined = "".join(sorted_ids)
+        self._text = joined.encode(*_ENCODING)
+        # In ASCII, a character is a byte. Other ids are encoded one by one, to count their bytes.
+        sizes: Iterable[int] = map(len, sorted_ids)
+        if not joined.isascii():
+            sizes = (len(document_id.encode(*_ENCODING)) for document_id in sorted_ids)
         # Arrays of the standard library are read faster than those of numpy, one item at a time.
-        self._starts = array("q", accumulate(map(len, encoded), initial=0))
+        self._starts = array("q", accumulate(sizes, initial=0))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the ids without their hashes, which differ between processes."""

@@ -106,3 +106,20 @@ def test_rows_of_another_map_are_not_shared() -> None:
     allowed.rows_in([ids])
 
     assert allowed.rows_in([two_rows_each]).rows.tolist() == [2, 3]
+
+
+def test_ids_of_the_same_text_are_told_apart(tmp_path: Path) -> None:
+    write_json(tmp_path / "first", ["ab", "c"])
+    write_json(tmp_path / "second", ["a", "bc"])
+
+    first = read_id_map(tmp_path / "first")
+
+    assert read_id_map(tmp_path / "second") is not first
+
+
+@pytest.mark.parametrize("names", [[], ["a"], ["a", "b", "é"], ["b", "a"], ["a", "a", "b"]])
+def test_positions_are_those_of_the_sorted_ids(names: list[str]) -> None:
+    ids = IdMap(names)
+
+    assert list(ids.ids) == sorted(set(names))
+    assert list(ids.document_ids) == names
