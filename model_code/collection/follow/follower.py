@@ -57,7 +57,8 @@ from model_code.project import FOLLOWING, PARAMS, Project, file_lock
 FETCH_AGAIN = "it is fetched again by itself"
 
 # Names that a follower may have.
-NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+# A name that begins with a dot would be that of a temporary file in the shared place.
+NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True)
@@ -135,13 +136,15 @@ class Follower:
                 place of the present one.
 
         Raises:
-            SettingsError: If the name has other characters than letters, digits, `.`, `_` and `-`.
+            SettingsError: If the name has other characters than letters, digits, `.`, `_` and `-`,
+                or begins with a dot.
             FreshetError: If the folder is not empty and not a copy, or follows another collection.
         """
         if NAME.fullmatch(name) is None:
             raise SettingsError(
                 f"the name of the follower is {name!r}, but has to consist of 1 to 64 letters, "
-                "digits, dots, hyphens and underscores: --follow-name NAME"
+                "digits, dots, hyphens and underscores, and must not begin with a dot: "
+                "--follow-name NAME"
             )
         self.project = Project(root)
         self.storage = SharedStorage(target)

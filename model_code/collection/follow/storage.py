@@ -20,6 +20,8 @@ HEAD = "head.json"
 HEADS = "heads"
 GENERATIONS = "generations"
 FOLLOWERS = "followers"
+# First character of the names of temporary files.
+HIDDEN = "."
 
 
 class SharedStorage:
@@ -64,12 +66,18 @@ class SharedStorage:
     def write(self, name: str, content: bytes) -> None:
         """Write a file. Readers see the old content or the new one.
 
+        Only one process at a time may write a file.
+
         Raises:
             FreshetError: If the storage refuses the file.
         """
         with self._explained(name):
             if self._is_local:
-                with atomic_write(Path(self._full(name))) as staged:
+                path = Path(self._full(name))
+                # A process that was killed while it wrote this file has left a temporary one.
+                for leftover in path.parent.glob(f"{HIDDEN}{path.name}.*"):
+                    leftover.unlink(missing_ok=True)
+                with atomic_write(path) as staged:
                     staged.write_bytes(content)
             else:
                 self._filesystem.pipe_file(self._full(name), content)
@@ -95,7 +103,10 @@ class SharedStorage:
             self._filesystem.get_file(self._full(name), str(target))
 
     def names(self, folder: str) -> list[str]:
-        """Return the names of the files and folders in a folder, ascending."""
+        """Return the names of the files and folders in a folder, ascending.
+
+        Temporary files, which are being written or were left by a killed process, are left out.
+        """
         with self._explained(folder):
             # fsspec remembers listings, which other machines may have changed.
             self._filesystem.invalidate_cache()
@@ -106,7 +117,8 @@ class SharedStorage:
             names: set[str] = set()
             for path in paths:
                 _, _, name = path.rstrip("/").rpartition("/")
-                names.add(name)
+                if not name.startswith(HIDDEN):
+                    names.add(name)
             return sorted(names)
 
     def delete(self, names: Iterable[str]) -> None:

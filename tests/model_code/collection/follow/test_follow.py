@@ -485,9 +485,25 @@ def test_missing_key_says_how_to_make_one(key, monkeypatch):
         read_key()
 
 
-def test_name_of_follower_is_a_file_name(target, tmp_path):
+@pytest.mark.parametrize("name", ["../reader", ".reader"])
+def test_name_of_follower_is_a_file_name(target, tmp_path, name):
     with pytest.raises(SettingsError, match="--follow-name NAME"):
-        follow(tmp_path / "copy", target, name="../reader")
+        follow(tmp_path / "copy", target, name=name)
+
+
+def test_temporary_files_of_killed_processes_are_passed_over(own, reader, target, tmp_path):
+    of_follower = tmp_path / "shared/followers/.reader.json.4fc2_x"
+    of_writer = tmp_path / "shared/heads/.00000002.json.81ab"
+    of_follower.touch()
+    of_writer.touch()
+    change(own, {"added": "word1 word2"})
+
+    publish_to(own, target)
+    reader.update()
+
+    assert searches(reader.project) == searches(own)
+    assert not of_follower.exists()
+    assert not of_writer.exists()
 
 
 def test_unknown_protocol_names_the_extra():
