@@ -156,7 +156,7 @@ def find_pictures(page):
 def test_lock_file_pins_every_dependency():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    tested_extras = [extra for name, extra in extras.items() if name not in ("gpu", "s3", "scale")]
+    tested_extras = [extra for name, extra in extras.items() if name not in ("gpu", "scale")]
     requirements = []
     for group in [project["dependencies"], *tested_extras]:
         requirements += [Requirement(text) for text in group]

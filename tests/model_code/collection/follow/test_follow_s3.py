@@ -1,23 +1,26 @@
 """Guards that S3's protocol serves as a shared place, with moto's server.
 
-moto and s3fs are not part of any extra for tests. In an environment of your own: pip install
-'moto[server]' s3fs
+The test with kills is marked `full`: each process reads descriptions of Amazon's services first.
 
 Run: python -m pytest tests/model_code/collection/follow/test_follow_s3.py
 """
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
 
+from tests.model_code.collection.follow.kills import kill_all
 from tests.model_code.collection.follow.places import change, follow, publish_to, searches
 
 
 @pytest.fixture
 def bucket(monkeypatch) -> str:
-    server = pytest.importorskip("moto.server", reason="moto is not installed")
-    s3fs = pytest.importorskip("s3fs", reason="s3fs is not installed")
-    running = server.ThreadedMotoServer(port=0, verbose=False)
+    import s3fs
+    from moto.server import ThreadedMotoServer
+
+    running = ThreadedMotoServer(port=0, verbose=False)
     running.start()
     host, port = running.get_host_and_port()
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
@@ -25,8 +28,10 @@ def bucket(monkeypatch) -> str:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     s3fs.S3FileSystem.clear_instance_cache()
-    s3fs.S3FileSystem(endpoint_url=f"http://{host}:{port}").mkdir("notes")
-    yield "s3://notes/search"
+    # moto's buckets outlive its server.
+    name = f"notes-{uuid.uuid4().hex}"
+    s3fs.S3FileSystem(endpoint_url=f"http://{host}:{port}").mkdir(name)
+    yield f"s3://{name}/search"
     running.stop()
 
 
@@ -41,3 +46,8 @@ def test_follower_equals_writer_over_s3(own, bucket, tmp_path):
     follower.update()
 
     assert searches(follower.project) == searches(own)
+
+
+@pytest.mark.full
+def test_killed_followers_equal_the_killed_writer_over_s3(own, bucket, tmp_path):
+    kill_all(own, bucket, tmp_path, kills=6, changes=30)
