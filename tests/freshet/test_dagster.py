@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import dagster as dg
@@ -14,8 +15,11 @@ import pytest
 
 from freshet.client import Client
 from freshet.dagster import FreshetProject, FreshetResource
+from model_code.collection.generations.searcher import Searcher
+from model_code.collection.index.live_index import LiveIndex
 from model_code.errors import SettingsError
-from model_code.project import PROJECT
+from model_code.project import PROJECT, Project
+from tests.model_code.collection.conftest import make_build
 
 PYPROJECT = """
 [project]
@@ -38,10 +42,14 @@ attributes:
 REPORT_ASSETS = """
 import dagster as dg
 
+from freshet.dagster import FreshetResource
+
 
 @dg.asset(deps=["live_generation"])
-def weekly_report() -> int:
-    return 7
+def weekly_report(freshet: FreshetResource) -> list[str]:
+    with freshet.client() as client:
+        result = client.search("prices of ferry tickets", k=1)
+    return [hit.document_id for hit in result.hits]
 
 
 weekly_report_check = dg.define_asset_job("refresh_report", [weekly_report])
@@ -49,6 +57,7 @@ weekly_report_check = dg.define_asset_job("refresh_report", [weekly_report])
 
 PARAMS = """
 corpus: {path: rows.jsonl}
+passages: {words: 12, stride: 5}
 retrievers: {hce: {}}
 live: {sync: "0 3 * * *"}
 """
@@ -62,6 +71,7 @@ def reports(tmp_path_factory) -> Path:
     search.mkdir()
     (search / "params.yaml").write_text(PARAMS)
     (search / "dvc.yaml").touch()
+    make_build(root / "build").open(search)
 
     project = root / "reports"
     defs = project / "src" / "reports" / "defs"
@@ -73,6 +83,12 @@ def reports(tmp_path_factory) -> Path:
     (defs / "reports_assets.py").write_text(REPORT_ASSETS)
     (component / "defs.yaml").write_text(DEFS_YAML)
     return project
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +150,40 @@ def test_foreign_jobs_keep_their_executor(definitions):
     job = definitions.resolve_job_def("refresh_report")
 
     assert job.executor_def.name == "multi_or_in_process_executor"
+
+
+def test_included_sensor_starts_the_job_that_adds_documents(definitions, reports, instance):
+    project = Project(reports.parent / "search")
+    LiveIndex(project).receive([{"id": "fares", "text": "Prices of ferry tickets."}], "test")
+
+    resources = {"project": definitions.resources["project"]}
+    context = dg.build_sensor_context(instance, resources=resources)
+    (request,) = definitions.resolve_sensor_def("freshness")(context).run_requests
+    instance.add_dynamic_partitions("batches", [request.partition_key])
+    job = definitions.resolve_job_def(request.job_name)
+    run = job.execute_in_process(instance=instance, partition_key=request.partition_key)
+
+    assert run.success
+    assert "fares" in Searcher.open(project.live).ids_after("", 20)
+
+
+def test_foreign_asset_searches_the_included_project(definitions, reports, instance):
+    project = Project(reports.parent / "search")
+    index = LiveIndex(project)
+    index.receive([{"id": "tickets", "text": "Prices of ferry tickets, by season."}], "test")
+    index.apply()
+
+    job = definitions.resolve_job_def("refresh_report")
+    run = job.execute_in_process(instance=instance)
+
+    assert run.output_for_node("weekly_report")[0] in ("fares", "tickets")
+
+
+def test_resource_with_path_searches_a_project_of_this_machine(reports):
+    with FreshetResource(path=str(reports.parent / "search")).client() as project:
+        result = project.search("square root of a number", k=1)
+
+    assert result.hits[0].document_id == "math.sqrt"
 
 
 def test_sensors_and_schedules_can_be_left_out(reports):
