@@ -1,6 +1,7 @@
 """Guards that Dockerfile and compose file fit the project. No container is built here.
 
-`pytest -m long tests/test_container.py` runs the build's pip commands in a folder.
+`pytest -m long tests/test_container.py` runs the build's pip commands in a folder, then the command
+of the image, and searches.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import threading
+import time
 import tomllib
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.util import find_spec
@@ -27,11 +30,14 @@ from typer.main import get_command
 from model_code.project import PROJECT, load_yaml_mapping, plain_yaml
 from orchestration import health_check
 from orchestration.cli.app import app
+from tests.model_code.collection.conftest import make_build
 
 ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 # Commands that need a container: they install packages of Debian, and make a user.
 CONTAINER_ONLY = ("apt-get", "useradd")
+# Longest start of the service.
+START_SECONDS = 120
 VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
@@ -296,5 +302,50 @@ def test_build_steps_install_a_working_command(tmp_path):
     (tmp_path / "documents/moss.md").write_text("# Moss\n\nIt grows on stones.")
     for arguments in (["--version"], ["init", "project", "--from", "documents"]):
         subprocess.run([freshet, *arguments], cwd=tmp_path, env=environment, check=True)
-    checked = [tmp_path / "venv/bin/python", "-m", "orchestration.health_check", "--help"]
-    subprocess.run(checked, cwd=tmp_path / "project", env=environment, check=True)
+    require_service(tmp_path / "venv/bin", environment, tmp_path / "live")
+
+
+def require_service(programs: Path, environment: dict[str, str], folder: Path) -> None:
+    """Run the command of the image and its health check, and search, in a tiny live project.
+
+    Args:
+        programs: Folder of `freshet` and `python`.
+        environment: Environment variables of the processes.
+        folder: Folder of the project, which does not exist yet.
+    """
+    project = folder / "project"
+    project.mkdir(parents=True)
+    (project / "params.yaml").write_text("retrievers: {hce: {}}\n")
+    (project / "dvc.yaml").touch()
+    make_build(folder / "build").open(project)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        _, port = free.getsockname()
+    command = [programs / "freshet", *json.loads(arguments_of("CMD")[0]), "--port", str(port)]
+    check = [programs / "python", "-m", "orchestration.health_check"]
+    check.append(f"http://127.0.0.1:{port}/health/live")
+    search = [programs / "freshet", "search", "square root of a number", "--json"]
+
+    service = subprocess.Popen(command, cwd=project, env=environment)
+    try:
+        deadline = time.monotonic() + START_SECONDS
+        while subprocess.run(check, cwd=project, env=environment).returncode != 0:
+            assert service.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.5)
+        found = subprocess.run(search, cwd=project, env=environment, stdout=subprocess.PIPE)
+    finally:
+        service.terminate()
+        service.wait()
+
+    assert found.returncode == 0
+    assert b'"math.sqrt"' in found.stdout
+
+
+@pytest.mark.full
+def test_command_of_image_serves_a_project(tmp_path):
+    """The same in this environment, without installing anything."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment.pop(PROJECT, None)
+
+    require_service(Path(sys.executable).parent, environment, tmp_path)
