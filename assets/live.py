@@ -94,7 +94,12 @@ def added_documents(project: ProjectResource) -> Iterator[EventResult]:
     from model_code.collection.index.status import probe_newest_document
 
     index = LiveIndex(project)
-    applied = index.apply()
+    try:
+        applied = index.apply()
+    except Exception:
+        # The other retrievers do not wait for the default one.
+        BackgroundMaintenance(project).run_all(except_retriever=index.retriever)
+        raise
     generation = index.generation if applied is None else applied.generation
 
     metadata: dict[str, Any] = {}

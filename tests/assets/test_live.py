@@ -1,4 +1,4 @@
-"""Guards what the pages of live assets say about documents that IncDSI placed."""
+"""Guards what the pages of live assets say, and what an addition does if a retriever fails."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from assets.live import addition_metadata, refinement_metadata
+from assets.live import added_documents, addition_metadata, refinement_metadata
 from model_code.collection.generations.generation import Generation
 from model_code.collection.generations.generation_builder import ApplyResult
+from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.segments.solved import SolvedDocument, SolvedDocuments, SolvedQuery
-from tests.live_example import add, collection_of, make_project, row
+from model_code.errors import FreshetError
+from tests.live_example import BASE, add, collection_of, make_project, open_build, row
 
 
 def solved(document_id: str, *ranks: tuple[int, int]) -> SolvedDocument:
@@ -68,3 +70,23 @@ def test_documents_solved_again_count(generation: Generation) -> None:
     assert metadata["solved again"] == 1
     assert metadata["refined"] == 1
     assert metadata["queries_answered_after"] == 1
+
+
+def test_other_retrievers_do_not_wait_for_the_default_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = make_project(tmp_path)
+    open_build(project, BASE, retriever="contrastive")
+    applied_to = []
+
+    def apply(index: LiveIndex, limit: int | None = None) -> None:
+        if index.retriever == "hce":
+            raise FreshetError("hce is damaged")
+        applied_to.append(index.retriever)
+
+    monkeypatch.setattr(LiveIndex, "apply", apply)
+
+    with pytest.raises(FreshetError, match="hce is damaged"):
+        list(added_documents(project))
+
+    assert applied_to == ["contrastive"]
