@@ -394,13 +394,19 @@ class LedgerView:
             last: Id of the last event, which is included.
 
         Returns:
-            The events in the state LIVE, oldest first.
+            The events in the state LIVE, oldest first, at most one per document.
         """
-        arrivals: list[Event] = []
-        for event in self.events(first, last):
-            if event.kind == EventKind.PUT and event.state == EventState.LIVE:
-                arrivals.append(event)
-        return arrivals
+        with self._database.read() as connection:
+            effective = read_history(connection).effective(self.cursor.position.event)
+            last_ids = _last_by_document(effective)
+            # Of an event and its copies, which have one state, only the last one is read.
+            condition = sa.and_(
+                events.c.id.between(first, last),
+                events.c.kind == EventKind.PUT,
+                events.c.id.in_(sa.select(last_ids.c.event)),
+            )
+            puts = select_events(connection, self.cursor, condition)
+        return [event for event in puts if event.state == EventState.LIVE]
 
     def snapshot(self) -> Iterator[Document]:
         """Yield the generation's documents that have events in the ledger, by ascending id.

@@ -138,8 +138,12 @@ def require_defined_states(world: World) -> None:
     for retriever in live_retrievers(world):
         cursor = retriever.now.cursor
         if not cursor.replay and not world.ledger.mismatch(cursor.position):
-            counts = nonzero(world.ledger.view_at(cursor).counts())
+            view = world.ledger.view_at(cursor)
+            counts = nonzero(view.counts())
+            arrivals = view.arrivals(1, cursor.position.event)
             assert counts == counts_by_definition(log, cursor), retriever.name
+            # An event that a revert copied arrived once.
+            assert len(arrivals) == counts.get("live", 0), retriever.name
 
 
 def test_states_follow_their_definition(tmp_path):
