@@ -160,7 +160,16 @@ class _Check:
 
 
 def _read_table(path: Path, columns: JudgementColumns) -> Iterator[Row | RefusedRow]:
-    """Yield the rows of a table with a question and a document in each row."""
+    """Yield the rows of a table with a question and a document in each row.
+
+    Raises:
+        FreshetError: If the file has another format, or lacks a column.
+    """
+    if Path(path.name.removesuffix(".gz")).suffix.lower() not in SUFFIXES:
+        raise FreshetError(
+            f"{path.name} is no table of judgements; name a table ({', '.join(SUFFIXES)}, also "
+            ".gz), TREC qrels with --queries, or a BEIR folder"
+        )
     given = {"question": columns.question, "document": columns.document, "grade": columns.grade}
     names: dict[str, str] | None = None
     for row in read_rows(path, "qrels", path.name):

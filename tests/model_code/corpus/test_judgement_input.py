@@ -159,3 +159,14 @@ def test_folder_without_judgements_is_refused(tmp_path):
 def test_missing_file_is_named(tmp_path):
     with pytest.raises(FreshetError, match="nowhere.csv is not a file or a folder"):
         read(tmp_path / "nowhere.csv")
+
+
+@pytest.mark.parametrize("name", ["notes.md", "notes.xyz"])
+def test_file_that_is_no_table_names_what_is_read(tmp_path, name):
+    path = tmp_path / name
+    path.write_text("How hot is tea?\n")
+
+    with pytest.raises(FreshetError, match=r"is no table of judgements; .*TREC qrels") as raised:
+        read(path)
+
+    assert ".md" not in str(raised.value).replace(name, "")
