@@ -53,12 +53,13 @@ def pick_device(device: str) -> torch.device:
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
+    refusal = f"device is {device!r}, but must be auto, cpu, cuda or cuda:N"
     try:
         picked = torch.device(device)
     except RuntimeError:
-        raise SettingsError(
-            f"device is {device!r}, but must be auto, cpu, cuda or cuda:N"
-        ) from None
+        raise SettingsError(refusal) from None
+    # PyTorch knows more devices, such as mps and meta, on which Freshet was never tried.
+    require(picked.type in ("cpu", "cuda"), refusal)
 
     if picked.type == "cuda":
         gpu_count = torch.cuda.device_count()

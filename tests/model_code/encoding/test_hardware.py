@@ -63,6 +63,12 @@ def test_missing_gpu_is_refused(monkeypatch):
         pick_device("cuda:1")
 
 
+@pytest.mark.parametrize("device", ["mps", "meta", "gpu"])
+def test_other_device_is_refused(device):
+    with pytest.raises(SettingsError, match="must be auto, cpu, cuda or cuda:N"):
+        pick_device(device)
+
+
 def packed_linear(kind: type[PackedLinear], *sizes: int, bias: bool = True) -> nn.Linear:
     linear = nn.Linear(*sizes, bias=bias)
     pack_linear_layers(linear, kind)
