@@ -18,6 +18,8 @@ a dash is not excluded in two cases:
 
 - The query contains a typical flag such as `-r` or `--force`. No such word is excluded then.
 - A document contains the word with its dash, such as `find -name`.
+
+A phrase after a dash is always excluded, because no flag begins with a quotation mark.
 """
 
 from __future__ import annotations
@@ -111,6 +113,8 @@ def parse_query(text: str, flags: Collection[str] = ()) -> ParsedQuery:
     in_title=True, is_exact=False, literal='')))
     >>> parse_query('re-index 5" pipes, an "open quote, -1 and tar -x')
     ParsedQuery(text='re-index 5" pipes, an "open quote, -1 and tar -x', conditions=())
+    >>> parse_query('ls -r -"used car" -car').text
+    'ls -r -car'
     """
     is_command = COMMAND_FLAG.search(text) is not None
     conditions: list[TextCondition] = []
