@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,7 +27,11 @@ MAX_PLOTTED_METRICS = 4
 def results(
     as_json: Annotated[
         bool,
-        typer.Option("--json", help="Print one JSON object per system, with confidence intervals."),
+        typer.Option(
+            "--json",
+            help="Print one JSON object per system, with confidence intervals. With --costs, each "
+            "has a key `costs`.",
+        ),
     ] = False,
     all_tables: Annotated[
         bool,
@@ -61,9 +66,30 @@ def results(
     if add_run:
         comparison = compare_with_runs(project, comparison, add_run)
     if as_json:
-        print_message(json.dumps(comparison["systems"], indent=2, ensure_ascii=False))
+        systems = comparison["systems"]
+        if costs:
+            _add_costs(project, comparison["split"], costs, systems)
+        print_message(json.dumps(systems, indent=2, ensure_ascii=False))
     else:
         show_results(project, comparison, costs, all_tables)
+
+
+def _add_costs(
+    project: Project, split: str, queries: int, systems: dict[str, dict[str, Any]]
+) -> None:
+    """Add the key `costs` to each system that is built.
+
+    Args:
+        project: The project.
+        split: Name of the split whose queries are timed.
+        queries: Number of queries to time.
+        systems: Values of the metrics, by system and metric.
+    """
+    from orchestration.pipeline.costs import measure_costs
+
+    for name, cost in measure_costs(project, split, queries).items():
+        if name in systems:
+            systems[name]["costs"] = asdict(cost)
 
 
 def load_comparison(project: Project) -> dict[str, Any]:
@@ -158,9 +184,9 @@ def show_results(
 
 
 def _cost_table(project: Project, comparison: dict[str, Any], queries: int) -> pd.DataFrame:
-    from orchestration.pipeline.costs import cost_table
+    from orchestration.pipeline.costs import cost_table, measure_costs
 
-    return cost_table(project, comparison["split"], queries)
+    return cost_table(measure_costs(project, comparison["split"], queries))
 
 
 def _judgement_line(project: Project) -> str:

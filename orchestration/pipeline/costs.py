@@ -7,7 +7,8 @@ output, because outputs are compared by hash.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -38,8 +39,27 @@ COLUMNS = (
 NOT_RECORDED = "not recorded"
 
 
-def cost_table(project: Project, split: str, queries: int) -> pd.DataFrame:
-    """Return a row for each built system that can be registered.
+@dataclass(frozen=True)
+class SystemCosts:
+    """What a system costs.
+
+    Attributes:
+        query_p50_ms: Median time of a query, in milliseconds.
+        query_p95_ms: 95th percentile of the times, in milliseconds.
+        index_bytes: Size of the index on the disk.
+        training_seconds: Recorded time of the training. None if there is no record.
+        indexing_seconds: Recorded time of the indexing. None if there is no record.
+    """
+
+    query_p50_ms: float
+    query_p95_ms: float
+    index_bytes: int
+    training_seconds: float | None
+    indexing_seconds: float | None
+
+
+def measure_costs(project: Project, split: str, queries: int) -> dict[str, SystemCosts]:
+    """Return the costs of each built system that can be registered, by its name.
 
     The times of training and indexing are read from recorded runs with the current code, inputs and
     settings; they are empty without such a run. All baselines are built by one stage, so the time
@@ -55,7 +75,7 @@ def cost_table(project: Project, split: str, queries: int) -> pd.DataFrame:
     settings = parameters.load(project.params_file)
     table = {stage.address: stage for stage in stages.expand(settings.retrievers, settings.fusions)}
 
-    rows = []
+    costs: dict[str, SystemCosts] = {}
     for name in (*BASELINES, *settings.fusions, *settings.retrievers):
         encoder, index = settings.build_folders(project.artifacts, name)
         is_built = encoder.is_dir() and index.is_dir()
@@ -63,13 +83,38 @@ def cost_table(project: Project, split: str, queries: int) -> pd.DataFrame:
             continue
         retriever = open_retriever(encoder, index, settings.encoder)
         p50, p95 = latency(retriever.search, texts)
-        row = [name, f"{p50:.1f}", f"{p95:.1f}", f"{folder_bytes(index):,}"]
-        for stage_name in ("train", "index"):
-            seconds = recorded_seconds(project, table.get(f"{stage_name}@{name}"))
-            cell = NOT_RECORDED if seconds is None else f"{seconds:,.1f}"
-            row.append(cell)
+        costs[name] = SystemCosts(
+            query_p50_ms=p50,
+            query_p95_ms=p95,
+            index_bytes=folder_bytes(index),
+            training_seconds=recorded_seconds(project, table.get(f"train@{name}")),
+            indexing_seconds=recorded_seconds(project, table.get(f"index@{name}")),
+        )
+    return costs
+
+
+def cost_table(costs: Mapping[str, SystemCosts]) -> pd.DataFrame:
+    """Return the costs of systems as a table of texts, with a row for each system.
+
+    Args:
+        costs: Costs by the names of the systems.
+    """
+    rows = []
+    for name, cost in costs.items():
+        row = [
+            name,
+            f"{cost.query_p50_ms:.1f}",
+            f"{cost.query_p95_ms:.1f}",
+            f"{cost.index_bytes:,}",
+            _format_seconds(cost.training_seconds),
+            _format_seconds(cost.indexing_seconds),
+        ]
         rows.append(row)
     return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def _format_seconds(seconds: float | None) -> str:
+    return NOT_RECORDED if seconds is None else f"{seconds:,.1f}"
 
 
 def latency(search: Search, texts: Sequence[str]) -> tuple[float, float]:

@@ -6,7 +6,6 @@ import json
 import shutil
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -101,20 +100,28 @@ def test_json_has_one_object_per_system(project):
 
 
 def test_costs_are_printed_and_reported(project, monkeypatch):
-    calls = []
-    table = pd.DataFrame([["hce", "1.5"]], columns=["system", "query p50 (ms)"])
-
-    def cost_table(project, split, queries):
-        calls.append((split, queries))
-        return table
-
-    monkeypatch.setattr(costs, "cost_table", cost_table)
+    monkeypatch.setattr(costs, "measure_costs", measured_costs)
 
     output = run_results(project, "--costs", "7")
 
-    assert calls == [("test", 7)]
     assert "query p50 (ms)" in output
     assert "query p50 (ms)" in read_report(project)
+
+
+def measured_costs(project: Project, split: str, queries: int) -> dict[str, costs.SystemCosts]:
+    assert split == "test"
+    assert queries == 7
+    return {"hce": costs.SystemCosts(1.5, 2.5, 1000, 20.0, None)}
+
+
+def test_json_has_costs(project, monkeypatch):
+    monkeypatch.setattr(costs, "measure_costs", measured_costs)
+
+    systems = json.loads(run_results(project, "--json", "--costs", "7"))
+
+    assert systems["hce"]["costs"]["query_p50_ms"] == 1.5
+    assert systems["hce"]["costs"]["indexing_seconds"] is None
+    assert "costs" not in systems["bm25"]
 
 
 def test_results_without_judgements(project):

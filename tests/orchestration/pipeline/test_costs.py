@@ -20,6 +20,7 @@ from orchestration.pipeline.costs import (
     cost_table,
     folder_bytes,
     latency,
+    measure_costs,
     recorded_seconds,
 )
 from orchestration.pipeline.runs import StageRecord, run_store
@@ -54,7 +55,8 @@ def test_cost_table_has_a_row_per_built_system(tmp_path, monkeypatch):
 
     monkeypatch.setattr(costs, "recorded_seconds", read_seconds)
 
-    (row,) = cost_table(Project(tmp_path), "test", 4).to_dict("records")
+    measured = measure_costs(Project(tmp_path), "test", 4)
+    (row,) = cost_table(measured).to_dict("records")
 
     assert row["system"] == "hce"
     assert row["training (s)"] == "20.0"
