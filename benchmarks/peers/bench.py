@@ -1,8 +1,9 @@
-"""Compare Freshet with other engines: building, searching, filtering and adding.
+"""Compare Freshet with other engines: building, searching, filtering, adding, and memory.
 
 All engines hold the same synthetic documents with the same vectors. Times are processor seconds of
 one thread, and the engines take turns, so that other work on the machine counts little. Encoding a
 query is left out for all, because it is the same. Encoding an added document is left out, too.
+Memory is that of a new process with one engine, which opens the built index and searches.
 
 Freshet does more for a search than its peers here: it also compares the words' vectors (late
 interaction), runs a second pass with feedback, and returns snippets.
@@ -24,6 +25,7 @@ from benchmarks.encoding import BASE, mixed_texts
 from benchmarks.filters import PERCENTAGES, document_fields
 from benchmarks.live_service import RETRIEVER, make_project, random_tokens
 from benchmarks.measurement import row_below, skipped
+from benchmarks.peers import memory
 from benchmarks.peers.engines import ENGINES, Engine, K, PeerDocument, PeerQuery
 from benchmarks.search import clustered_vectors
 from model_code.collection.generations.searcher import Searcher
@@ -41,7 +43,9 @@ ADDED = 10
 # Number of further searches after the first one that follows an addition.
 REPEATED_SEARCHES = 3
 
-# Milliseconds of each measurement, by what was measured.
+ADDING = "add, ms"
+
+# Values of each measurement, by what was measured.
 Samples = dict[str, list[float]]
 
 
@@ -62,19 +66,17 @@ class Inputs:
 
 @dataclass
 class Measured:
-    """Measurements of one engine, such as "build", "search" and "add".
+    """Measurements of one engine, such as "build, ms", "search, ms" and "memory, MB".
 
     Attributes:
-        samples: Milliseconds by what was measured.
-        reason: Why something was not measured.
+        samples: Values by what was measured.
     """
 
     samples: Samples = field(default_factory=dict)
-    reason: str = ""
 
-    def add(self, what: str, milliseconds: float) -> None:
+    def add(self, what: str, value: float) -> None:
         """Add one measurement."""
-        self.samples.setdefault(what, []).append(milliseconds)
+        self.samples.setdefault(what, []).append(value)
 
     def median(self, what: str) -> float | None:
         """Return the median of what was measured; None if it was not."""
@@ -97,7 +99,10 @@ def rows(
     inputs = make_inputs(passages, queries, encoder)
     results: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
+        queries_path = Path(folder) / "queries.npz"
+        memory.write_queries(queries_path, inputs.queries)
         ours = OurIndex(Path(folder), inputs, base)
+        our_memory = memory.measure(memory.FRESHET, ours.folder, queries_path)
         for name, engine_class in ENGINES.items():
             missing = missing_modules(engine_class)
             if missing:
@@ -105,7 +110,10 @@ def rows(
                 continue
             peer_folder = Path(folder) / name
             peer_folder.mkdir()
-            results.extend(compare(ours, engine_class(), peer_folder, inputs, rounds))
+            our_times, peer_times = compare(ours, engine_class(), peer_folder, inputs, rounds)
+            our_times.add("memory, MB", our_memory)
+            peer_times.add("memory, MB", memory.measure(name, peer_folder, queries_path))
+            results.extend(_rows(name, passages, our_times, peer_times))
     return results
 
 
@@ -146,6 +154,7 @@ class OurIndex:
     """Freshet's live index of the documents.
 
     Attributes:
+        folder: Folder of the project.
         build_milliseconds: Processor time of the build, without encoding.
     """
 
@@ -155,10 +164,11 @@ class OurIndex:
         few = inputs.documents[:FEW_DOCUMENTS]
         _build(folder / "first", few, base)
         fixed = _milliseconds(lambda: _build(folder / "few", few, base))
-        building = _milliseconds(lambda: _build(folder / "freshet", inputs.documents, base))
+        self.folder = folder / "freshet"
+        building = _milliseconds(lambda: _build(self.folder, inputs.documents, base))
         self.build_milliseconds = building - fixed
 
-        project = Project(folder / "freshet")
+        project = Project(self.folder)
         self._searcher = Searcher.open(project.live, RETRIEVER).ready()
         self._index = LiveIndex(project, RETRIEVER)
         self._encoder = Encoder.load(base, for_search=True)
@@ -211,8 +221,8 @@ def _build(folder: Path, documents: Sequence[PeerDocument], base: str | Path) ->
 
 def compare(
     ours: OurIndex, engine: Engine, folder: Path, inputs: Inputs, rounds: int
-) -> list[dict[str, Any]]:
-    """Measure one peer and Freshet in turns, and return their rows.
+) -> tuple[Measured, Measured]:
+    """Measure Freshet and one peer in turns.
 
     Args:
         ours: Freshet's index of the documents.
@@ -221,17 +231,22 @@ def compare(
         inputs: Documents and queries.
         rounds: Runs of every query.
 
+    Returns:
+        The measurements of Freshet, and those of the peer.
+
     Raises:
         AssertionError: If a hit of the peer does not match the filter.
     """
     our_times = Measured()
     peer_times = Measured()
-    our_times.add("build", ours.build_milliseconds)
-    peer_times.add("build", _milliseconds(lambda: engine.build(folder, inputs.documents)))
+    our_times.add("build, ms", ours.build_milliseconds)
+    peer_times.add("build, ms", _milliseconds(lambda: engine.build(folder, inputs.documents)))
 
     percentages_of = {document.document_id: document.percent for document in inputs.documents}
     for percentage in (None, *PERCENTAGES):
-        what = "search" if percentage is None else f"filter of {percentage} %"
+        what = "search, ms"
+        if percentage is not None:
+            what = f"filter of {percentage} %, ms"
         # The first search of each kind loads caches, and is not timed.
         ours.search(inputs.queries[0], percentage)
         engine.search(inputs.queries[0], percentage)
@@ -246,9 +261,10 @@ def compare(
 
     if engine.adds:
         for document in inputs.added:
-            our_times.add("add", ours.add(document, inputs.queries[0], engine.name))
-            peer_times.add("add", _add_and_search(engine, document, inputs.queries[0]))
-    return _rows(engine.name, len(inputs.documents), our_times, peer_times)
+            our_times.add(ADDING, ours.add(document, inputs.queries[0], engine.name))
+            peer_times.add(ADDING, _add_and_search(engine, document, inputs.queries[0]))
+    engine.close()
+    return our_times, peer_times
 
 
 def _require_match(
@@ -291,12 +307,12 @@ def _rows(name: str, passages: int, ours: Measured, peer: Measured) -> list[dict
     results = []
     measurements = list(ours.samples)
     # A peer that cannot add documents has no such samples, and gets a skipped row.
-    if "add" not in measurements:
-        measurements.append("add")
+    if ADDING not in measurements:
+        measurements.append(ADDING)
     for what in measurements:
         our_value = ours.median(what)
         peer_value = peer.median(what)
-        label = f"{name}, {passages:,} documents: {what}, ms"
+        label = f"{name}, {passages:,} documents: {what}"
         if our_value is None or peer_value is None:
             results.append(skipped(label, "the peer cannot add to a built index"))
         else:

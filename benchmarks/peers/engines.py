@@ -2,15 +2,20 @@
 
 Every engine stores texts, vectors and the field `percent`. It searches by words and by vectors, and
 filters by the field. It fuses the two rankings with its own method, or with reciprocal rank fusion
-if it has no method. An engine is measured if its libraries are installed.
+if it has no method. An engine is measured if its libraries are installed. An engine that ranks by
+vectors alone says so in its name.
+
+This module imports no library of Freshet, so that the memory of a process with one engine is that
+of the engine.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -76,6 +81,14 @@ class Engine(ABC):
         """
 
     @abstractmethod
+    def open(self, folder: Path) -> None:
+        """Open the index that `build` wrote, for searches only.
+
+        Args:
+            folder: The folder of `build`.
+        """
+
+    @abstractmethod
     def search(self, query: PeerQuery, percentage: int | None) -> list[str]:
         """Return the ids of the `K` best documents.
 
@@ -87,6 +100,11 @@ class Engine(ABC):
     def add(self, document: PeerDocument) -> None:
         """Add a document, so that the next search finds it."""
         raise NotImplementedError(f"{self.name} cannot add documents to a built index")
+
+    def close(self) -> None:
+        """Release the files, so that another process can open them."""
+        # Most engines hold no lock.
+        return
 
 
 def fuse_ranks(*rankings: Iterable[str]) -> list[str]:
@@ -106,6 +124,29 @@ def fuse_ranks(*rankings: Iterable[str]) -> list[str]:
 def split_words(text: str) -> list[str]:
     """Return the words of a text in lower case."""
     return _WORD.findall(text.lower())
+
+
+def find_shares(documents: Sequence[PeerDocument]) -> list[int]:
+    """Return the percentages that documents belong to, in ascending order."""
+    shares: set[int] = set()
+    for document in documents:
+        shares.update(document.percent)
+    return sorted(shares)
+
+
+def share_columns(document: PeerDocument, shares: Sequence[int]) -> dict[str, bool]:
+    """Return one truth value for each share, for engines without lists of values."""
+    return {f"percent_{share}": share in document.percent for share in shares}
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as JSON."""
+    path.write_text(json.dumps(value), encoding="utf-8")
+
+
+def read_json(path: Path) -> Any:
+    """Return a value that `write_json` wrote."""
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 class FaissWithBm25s(Engine):
@@ -133,9 +174,26 @@ class FaissWithBm25s(Engine):
         )
         # Whether each document, (n,), matches the filter of a percentage.
         self._members: dict[int, np.ndarray] = {}
-        for percentage in {share for document in documents for share in document.percent}:
+        for percentage in find_shares(documents):
             belongs = [percentage in document.percent for document in documents]
             self._members[percentage] = np.array(belongs)
+
+        faiss.write_index(self._graph, str(folder / "vectors.faiss"))
+        self._words.save(folder / "words")
+        write_json(folder / "ids.json", self._ids)
+        members = {str(percentage): mask for percentage, mask in self._members.items()}
+        np.savez(folder / "members.npz", **members)
+
+    def open(self, folder: Path) -> None:
+        """Open a built index."""
+        import bm25s
+        import faiss
+
+        self._graph = faiss.read_index(str(folder / "vectors.faiss"))
+        self._words = bm25s.BM25.load(folder / "words")
+        self._ids = read_json(folder / "ids.json")
+        with np.load(folder / "members.npz") as members:
+            self._members = {int(percentage): members[percentage] for percentage in members}
 
     def search(self, query: PeerQuery, percentage: int | None) -> list[str]:
         """Return the ids of the best documents."""
@@ -189,6 +247,19 @@ class QdrantLocal(Engine):
         )
         for start in range(0, len(documents), 1000):
             self._upsert(documents[start : start + 1000])
+        # A query must use the numbers of the documents' words.
+        write_json(folder / "terms.json", self._terms)
+
+    def open(self, folder: Path) -> None:
+        """Open a built index."""
+        from qdrant_client import QdrantClient
+
+        self._client = QdrantClient(path=str(folder))
+        self._terms = read_json(folder / "terms.json")
+
+    def close(self) -> None:
+        """Release the lock of the folder."""
+        self._client.close()
 
     def search(self, query: PeerQuery, percentage: int | None) -> list[str]:
         """Return the ids of the best documents."""
@@ -259,11 +330,16 @@ class LanceHybrid(Engine):
         """Index documents."""
         import lancedb
 
-        shares = sorted({share for document in documents for share in document.percent})
-        self._shares = shares
+        self._shares = find_shares(documents)
         database = lancedb.connect(str(folder))
         self._table = database.create_table("documents", [self._row(row) for row in documents])
         self._table.create_fts_index("text")
+
+    def open(self, folder: Path) -> None:
+        """Open a built index."""
+        import lancedb
+
+        self._table = lancedb.connect(str(folder)).open_table("documents")
 
     def search(self, query: PeerQuery, percentage: int | None) -> list[str]:
         """Return the ids of the best documents."""
@@ -284,8 +360,7 @@ class LanceHybrid(Engine):
             "text": document.text,
             "vector": document.vector,
         }
-        for share in self._shares:
-            row[f"percent_{share}"] = share in document.percent
+        row.update(share_columns(document, self._shares))
         return row
 
 
@@ -301,22 +376,32 @@ class TantivyWithUsearch(Engine):
     def build(self, folder: Path, documents: Sequence[PeerDocument]) -> None:
         """Index documents."""
         import tantivy
-        from usearch.index import Index
 
         schema = tantivy.SchemaBuilder()
         schema.add_text_field("id", stored=True, tokenizer_name="raw")
         schema.add_text_field("text")
         schema.add_integer_field("percent", indexed=True)
         self._words = tantivy.Index(schema.build(), path=str(folder))
-        self._vectors = Index(
-            ndim=len(documents[0].vector),
-            metric="ip",
-            connectivity=HNSW_NEIGHBOURS,
-            expansion_add=HNSW_BUILD_DEPTH,
-            expansion_search=DEPTH,
-        )
-        self._documents: list[PeerDocument] = []
+        self._vectors = self._make_vectors(len(documents[0].vector))
+        # Ids and percentages of the documents. The key of a vector is the position here.
+        self._ids: list[str] = []
+        self._percent: list[Sequence[int]] = []
         self._write(documents)
+
+        self._vectors.save(folder / "vectors.usearch")
+        facts = {"width": self._vectors.ndim, "ids": self._ids, "percent": self._percent}
+        write_json(folder / "facts.json", facts)
+
+    def open(self, folder: Path) -> None:
+        """Open a built index."""
+        import tantivy
+
+        facts = read_json(folder / "facts.json")
+        self._ids = facts["ids"]
+        self._percent = facts["percent"]
+        self._words = tantivy.Index.open(str(folder))
+        self._vectors = self._make_vectors(facts["width"])
+        self._vectors.load(folder / "vectors.usearch")
 
     def search(self, query: PeerQuery, percentage: int | None) -> list[str]:
         """Return the ids of the best documents."""
@@ -330,26 +415,34 @@ class TantivyWithUsearch(Engine):
             required = [(tantivy.Occur.Must, parsed), (tantivy.Occur.Must, term)]
             parsed = tantivy.Query.boolean_query(required)
             # Of this many neighbours, about `DEPTH` match the filter.
-            depth = min(len(self._documents), DEPTH * 100 // percentage)
+            depth = min(len(self._ids), DEPTH * 100 // percentage)
         searcher = self._words.searcher()
         hits = searcher.search(parsed, DEPTH).hits
         by_words = [searcher.doc(address)["id"][0] for _, address in hits]
 
         rows = self._vectors.search(query.vector, depth).keys.tolist()
-        near = [self._documents[row] for row in rows]
         if percentage is not None:
-            near = [document for document in near if percentage in document.percent]
-        return fuse_ranks((document.document_id for document in near[:DEPTH]), by_words)
+            rows = [row for row in rows if percentage in self._percent[row]]
+        return fuse_ranks((self._ids[row] for row in rows[:DEPTH]), by_words)
 
     def add(self, document: PeerDocument) -> None:
         """Add a document."""
         self._write([document])
 
-    def _write(self, documents: Sequence[PeerDocument]) -> None:
-        """Add documents to both indexes, and make them searchable.
+    def _make_vectors(self, width: int) -> Any:
+        """Return an empty index of vectors."""
+        from usearch.index import Index
 
-        A document's key in usearch is its position in `self._documents`.
-        """
+        return Index(
+            ndim=width,
+            metric="ip",
+            connectivity=HNSW_NEIGHBOURS,
+            expansion_add=HNSW_BUILD_DEPTH,
+            expansion_search=DEPTH,
+        )
+
+    def _write(self, documents: Sequence[PeerDocument]) -> None:
+        """Add documents to both indexes, and make them searchable."""
         import tantivy
 
         writer = self._words.writer()
@@ -363,9 +456,10 @@ class TantivyWithUsearch(Engine):
         writer.commit()
         writer.wait_merging_threads()
         self._words.reload()
-        keys = np.arange(len(self._documents), len(self._documents) + len(documents))
+        keys = np.arange(len(self._ids), len(self._ids) + len(documents))
         self._vectors.add(keys, np.stack([document.vector for document in documents]))
-        self._documents.extend(documents)
+        self._ids.extend(document.document_id for document in documents)
+        self._percent.extend(document.percent for document in documents)
 
 
 class SqliteVecWithFts5(Engine):
@@ -377,13 +471,8 @@ class SqliteVecWithFts5(Engine):
 
     def build(self, folder: Path, documents: Sequence[PeerDocument]) -> None:
         """Index documents."""
-        import apsw
-        import sqlite_vec
-
-        self._shares = sorted({share for document in documents for share in document.percent})
-        self._database = apsw.Connection(str(folder / "documents.db"))
-        self._database.enable_load_extension(True)
-        self._database.load_extension(sqlite_vec.loadable_path())
+        self._shares = find_shares(documents)
+        self.open(folder)
 
         width = len(documents[0].vector)
         share_columns = "".join(f", percent_{share} boolean" for share in self._shares)
@@ -399,6 +488,19 @@ class SqliteVecWithFts5(Engine):
         )
         self._count = 0
         self._write(documents)
+
+    def open(self, folder: Path) -> None:
+        """Open the database with its extensions."""
+        import apsw
+        import sqlite_vec
+
+        self._database = apsw.Connection(str(folder / "documents.db"))
+        self._database.enable_load_extension(True)
+        self._database.load_extension(sqlite_vec.loadable_path())
+
+    def close(self) -> None:
+        """Close the database."""
+        self._database.close()
 
     def search(self, query: PeerQuery, percentage: int | None) -> list[str]:
         """Return the ids of the best documents."""
@@ -448,6 +550,227 @@ class SqliteVecWithFts5(Engine):
                 )
 
 
+class ChromaDense(Engine):
+    """Chroma, whose local form ranks by vectors alone."""
+
+    name = "Chroma (dense only)"
+    modules = ("chromadb",)
+
+    def build(self, folder: Path, documents: Sequence[PeerDocument]) -> None:
+        """Index documents."""
+        self._shares = find_shares(documents)
+        graph = {
+            "space": "ip",
+            "max_neighbors": HNSW_NEIGHBOURS,
+            "ef_construction": HNSW_BUILD_DEPTH,
+            "ef_search": DEPTH,
+        }
+        self._client = self._connect(folder)
+        self._collection = self._client.create_collection(
+            "documents", configuration={"hnsw": graph}, embedding_function=None
+        )
+        batch_size = self._client.get_max_batch_size()
+        for start in range(0, len(documents), batch_size):
+            self._write(documents[start : start + batch_size])
+
+    def open(self, folder: Path) -> None:
+        """Open a built index."""
+        self._client = self._connect(folder)
+        self._collection = self._client.get_collection("documents", embedding_function=None)
+
+    def search(self, query: PeerQuery, percentage: int | None) -> list[str]:
+        """Return the ids of the best documents."""
+        condition = None
+        if percentage is not None:
+            condition = {f"percent_{percentage}": True}
+        answer = self._collection.query(
+            query_embeddings=query.vector[None], n_results=K, where=condition, include=[]
+        )
+        return list(answer["ids"][0])
+
+    def add(self, document: PeerDocument) -> None:
+        """Add a document."""
+        self._write([document])
+
+    def _connect(self, folder: Path) -> Any:
+        import chromadb
+        from chromadb.config import Settings
+
+        return chromadb.PersistentClient(folder, settings=Settings(anonymized_telemetry=False))
+
+    def _write(self, documents: Sequence[PeerDocument]) -> None:
+        """Add documents with their texts, and a truth value for each percentage."""
+        self._collection.add(
+            ids=[document.document_id for document in documents],
+            embeddings=np.stack([document.vector for document in documents]),
+            documents=[document.text for document in documents],
+            metadatas=[share_columns(document, self._shares) for document in documents],
+        )
+
+
+class TxtaiHybrid(Engine):
+    """txtai: FAISS for vectors, its own BM25 for words, and SQLite for fields.
+
+    A filter applies to the candidates that a search returned, so a search with a filter asks for
+    more of them. An added document is in memory until the next `save`, which writes everything.
+    """
+
+    name = "txtai"
+    modules = ("txtai",)
+
+    def build(self, folder: Path, documents: Sequence[PeerDocument]) -> None:
+        """Index documents."""
+        from txtai import Embeddings
+
+        self._shares = find_shares(documents)
+        # Vectors of the texts that txtai encodes, by text.
+        self._vectors = {document.text: document.vector for document in documents}
+        self._embeddings = Embeddings(
+            {
+                "method": "external",
+                "transform": self._make_transform(),
+                "hybrid": True,
+                "content": True,
+            }
+        )
+        self._embeddings.index([self._row(document) for document in documents])
+        self._embeddings.save(str(folder))
+
+    def open(self, folder: Path) -> None:
+        """Open a built index."""
+        from txtai import Embeddings
+
+        self._vectors = {}
+        self._embeddings = Embeddings()
+        self._embeddings.load(str(folder), config={"transform": self._make_transform()})
+
+    def close(self) -> None:
+        """Close the database."""
+        self._embeddings.close()
+
+    def search(self, query: PeerQuery, percentage: int | None) -> list[str]:
+        """Return the ids of the best documents."""
+        self._vectors[query.text] = query.vector
+        statement = "select id from txtai where similar(:query)"
+        if percentage is not None:
+            # About twice `K` of this many candidates match the filter.
+            candidates = 2 * K * 100 // percentage
+            statement = (
+                f"select id from txtai where similar(:query, {candidates}) "
+                f"and percent_{percentage} = true"
+            )
+        rows = self._embeddings.search(statement, K, parameters={"query": query.text})
+        return [row["id"] for row in rows]
+
+    def add(self, document: PeerDocument) -> None:
+        """Add a document."""
+        self._vectors[document.text] = document.vector
+        self._embeddings.upsert([self._row(document)])
+
+    def _make_transform(self) -> Callable[[list[str]], np.ndarray]:
+        """Return the function that txtai calls to encode texts."""
+
+        def transform(texts: list[str]) -> np.ndarray:
+            return np.stack([self._vectors[text] for text in texts])
+
+        return transform
+
+    def _row(self, document: PeerDocument) -> tuple[str, dict[str, Any], None]:
+        """Return the id and the fields of a document, as txtai reads them."""
+        fields: dict[str, Any] = {"text": document.text}
+        fields.update(share_columns(document, self._shares))
+        return document.document_id, fields, None
+
+
+class MilvusLite(Engine):
+    """Milvus Lite: HNSW for vectors, its BM25 for words, and its fusion of both rankings."""
+
+    name = "Milvus Lite"
+    modules = ("pymilvus", "milvus_lite")
+
+    def build(self, folder: Path, documents: Sequence[PeerDocument]) -> None:
+        """Index documents."""
+        from pymilvus import DataType, Function, FunctionType, MilvusClient
+
+        self._shares = find_shares(documents)
+        schema = MilvusClient.create_schema()
+        schema.add_field("id", DataType.VARCHAR, is_primary=True, max_length=200)
+        schema.add_field("text", DataType.VARCHAR, max_length=65_535, enable_analyzer=True)
+        schema.add_field("vector", DataType.FLOAT_VECTOR, dim=len(documents[0].vector))
+        schema.add_field("words", DataType.SPARSE_FLOAT_VECTOR)
+        for share in self._shares:
+            schema.add_field(f"percent_{share}", DataType.BOOL)
+        word_weights = Function(
+            "bm25", FunctionType.BM25, input_field_names=["text"], output_field_names=["words"]
+        )
+        schema.add_function(word_weights)
+
+        indexes = MilvusClient.prepare_index_params()
+        graph = {"M": HNSW_NEIGHBOURS, "efConstruction": HNSW_BUILD_DEPTH}
+        indexes.add_index("vector", index_type="HNSW", metric_type="IP", params=graph)
+        indexes.add_index("words", index_type="SPARSE_INVERTED_INDEX", metric_type="BM25")
+
+        self._client = MilvusClient(str(folder / "documents.db"))
+        self._client.create_collection("documents", schema=schema, index_params=indexes)
+        for start in range(0, len(documents), 1000):
+            self._write(documents[start : start + 1000])
+        # Rows are indexed when they are flushed. Until then each search reads all of them.
+        self._client.flush("documents")
+
+    def open(self, folder: Path) -> None:
+        """Open a built index."""
+        from pymilvus import MilvusClient
+
+        self._client = MilvusClient(str(folder / "documents.db"))
+        self._client.load_collection("documents")
+
+    def close(self) -> None:
+        """End the server in this process, which holds the lock of the database."""
+        from milvus_lite.server_manager import server_manager_instance
+
+        self._client.close()
+        server_manager_instance.release_all()
+
+    def search(self, query: PeerQuery, percentage: int | None) -> list[str]:
+        """Return the ids of the best documents."""
+        from pymilvus import AnnSearchRequest, RRFRanker
+
+        condition = None
+        if percentage is not None:
+            condition = f"percent_{percentage} == true"
+        by_vectors = AnnSearchRequest(
+            [query.vector.tolist()],
+            "vector",
+            {"metric_type": "IP", "params": {"ef": DEPTH}},
+            DEPTH,
+            expr=condition,
+        )
+        by_words = AnnSearchRequest(
+            [query.text], "words", {"metric_type": "BM25"}, DEPTH, expr=condition
+        )
+        answer = self._client.hybrid_search(
+            "documents", [by_vectors, by_words], RRFRanker(RRF_CONSTANT), limit=K
+        )
+        return [hit["id"] for hit in answer[0]]
+
+    def add(self, document: PeerDocument) -> None:
+        """Add a document."""
+        self._write([document])
+
+    def _write(self, documents: Sequence[PeerDocument]) -> None:
+        """Insert documents, with a truth value for each percentage."""
+        rows = []
+        for document in documents:
+            row: dict[str, Any] = {
+                "id": document.document_id,
+                "text": document.text,
+                "vector": document.vector.tolist(),
+            }
+            row.update(share_columns(document, self._shares))
+            rows.append(row)
+        self._client.insert("documents", rows)
+
+
 ENGINES: Mapping[str, type[Engine]] = {
     engine.name: engine
     for engine in (
@@ -456,5 +779,8 @@ ENGINES: Mapping[str, type[Engine]] = {
         LanceHybrid,
         TantivyWithUsearch,
         SqliteVecWithFts5,
+        ChromaDense,
+        TxtaiHybrid,
+        MilvusLite,
     )
 }

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from benchmarks.peers import bench
+from benchmarks.peers import bench, memory
 from benchmarks.peers.engines import ENGINES, Engine, PeerDocument, PeerQuery
 
 WIDTH = 8
@@ -61,14 +62,36 @@ def test_engine_finds_an_added_document(engine: Engine) -> None:
     assert engine.search(PeerQuery("word40", DOCUMENTS[-1].vector), 50)[0] == "d40"
 
 
+def test_opened_index_gives_the_same_hits(engine: Engine, tmp_path: Path) -> None:
+    query = PeerQuery("word6", DOCUMENTS[6].vector)
+    hits = engine.search(query, 50)
+    engine.close()
+
+    opened = type(engine)()
+    opened.open(tmp_path)
+
+    assert opened.search(query, 50) == hits
+
+
+def test_queries_are_read_as_they_were_written(tmp_path: Path) -> None:
+    memory.write_queries(tmp_path / "queries.npz", [PeerQuery("quay", DOCUMENTS[6].vector)])
+
+    (query,) = memory.read_queries(tmp_path / "queries.npz")
+
+    assert query.text == "quay"
+    np.testing.assert_array_equal(query.vector, DOCUMENTS[6].vector)
+
+
 def test_missing_engine_keeps_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     class Missing(Engine):
         name = "nothing"
         modules = ("a_module_that_does_not_exist",)
 
     monkeypatch.setattr(bench, "ENGINES", {"nothing": Missing})
-    monkeypatch.setattr(bench, "OurIndex", lambda *_: None)
-    monkeypatch.setattr(bench, "make_inputs", lambda *_: None)
+    monkeypatch.setattr(bench, "OurIndex", lambda *_: SimpleNamespace(folder=Path("freshet")))
+    monkeypatch.setattr(bench, "make_inputs", lambda *_: bench.Inputs([], [], []))
+    monkeypatch.setattr(bench.memory, "write_queries", lambda *_: None)
+    monkeypatch.setattr(bench.memory, "measure", lambda *_: 1.0)
     monkeypatch.setattr(bench.Encoder, "load", lambda *_, **__: None)
 
     (row,) = bench.rows(passages=10)
