@@ -50,4 +50,4 @@ def test_follower_equals_writer_over_s3(own, bucket, tmp_path):
 
 @pytest.mark.full
 def test_killed_followers_equal_the_killed_writer_over_s3(own, bucket, tmp_path):
-    kill_all(own, bucket, tmp_path, kills=6, changes=30)
+    kill_all(own, bucket, tmp_path, kills=3, changes=12)
