@@ -30,7 +30,7 @@ from bisect import bisect_left
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from itertools import chain
 from pathlib import Path
 from threading import Lock
@@ -48,7 +48,13 @@ from model_code.files import (
     write_manifest,
 )
 from model_code.mapped_tensors import map_tensors, write_tensors
-from model_code.retrieval.id_map import IdMap, IdMaps, number_on_lookup, read_id_map
+from model_code.retrieval.id_map import (
+    AllowedDocuments,
+    IdMap,
+    IdMaps,
+    number_on_lookup,
+    read_id_map,
+)
 from model_code.retrieval.index_settings import Bm25Settings
 from model_code.retrieval.protocol import Ranking, Retriever, TokenMatch, TypedQuery
 from model_code.retrieval.typed_words import (
@@ -1090,13 +1096,15 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         rows = self._live_postings(term).rows
         return self.ids.document_ids[int(rows[0])] if len(rows) else None
 
-    def documents_with(self, terms: Collection[str]) -> set[str]:
-        """Return the documents that contain all of the given terms, in any of their passages."""
-        document_sets = []
-        for term in terms:
-            rows = self._live_postings(term).rows.tolist()
-            document_sets.append({self.ids.document_ids[row] for row in rows})
-        return set.intersection(*document_sets) if document_sets else set()
+    def documents_with(self, terms: Collection[str]) -> AllowedDocuments:
+        """Return the documents that contain all of the given terms, in any of their passages.
+
+        Without terms there is no such document.
+        """
+        selections = [self.ids.documents_at(self._live_postings(term).rows) for term in terms]
+        if not selections:
+            return self.ids.documents_at(np.empty(0, np.intp))
+        return reduce(AllowedDocuments.intersection, selections)
 
     def search_encoded(
         self, queries: list[Bm25Query], k: int, allowed: Collection[str] | None = None

@@ -153,6 +153,18 @@ class AllowedDocuments(Collection[str]):
                 return True
         return False
 
+    def intersection(self, other: AllowedDocuments) -> AllowedDocuments:
+        """Return the documents that are in both selections of the same segments."""
+        masks = other.masks(len(self.segments))
+        pairs = zip(self.segments, masks, strict=True)
+        return AllowedDocuments([(ids, mask & other_mask) for (ids, mask), other_mask in pairs])
+
+    def difference(self, other: AllowedDocuments) -> AllowedDocuments:
+        """Return the documents that are not in another selection of the same segments."""
+        masks = other.masks(len(self.segments))
+        pairs = zip(self.segments, masks, strict=True)
+        return AllowedDocuments([(ids, mask & ~other_mask) for (ids, mask), other_mask in pairs])
+
     def in_segment(self, number: int) -> AllowedDocuments:
         """Return the accepted documents of one segment, as a filter for this segment alone."""
         return AllowedDocuments([self.segments[number]])
@@ -369,6 +381,16 @@ class IdMap:
         mask[self.rows_of(distinct_ids)] = True
         return AllowedRows(mask, len(distinct_ids))
 
+    def mask_of(self, document_ids: Sequence[str]) -> np.ndarray:
+        """Return the mask of the given documents among the n different ones, shape (n,), bool.
+
+        Documents without a row are ignored.
+        """
+        mask = np.zeros(self.documents, bool)
+        positions = self.ids.find(document_ids)
+        mask[positions[positions != NOT_FOUND]] = True
+        return mask
+
     def group_rows(self, document_ids: Sequence[str]) -> RowGroups:
         """Return the rows of different documents, grouped by document.
 
@@ -492,6 +514,20 @@ class IdMaps:
         mask = np.zeros(len(self), bool)
         mask[self.rows_of(distinct_ids)] = True
         return AllowedRows(mask, len(distinct_ids))
+
+    def documents_at(self, rows: np.ndarray) -> AllowedDocuments:
+        """Return the documents of some rows, without looking up any id.
+
+        Args:
+            rows: Rows of documents that are not removed, in any order, shape (r,).
+        """
+        segments = []
+        for (ids, _), first_row in zip(self.maps, self.first_rows, strict=False):
+            is_in_map = (rows >= first_row) & (rows < first_row + len(ids))
+            mask = np.zeros(ids.documents, bool)
+            mask[ids.positions[rows[is_in_map] - first_row]] = True
+            segments.append((ids, mask))
+        return AllowedDocuments(segments)
 
     def group_rows(self, document_ids: Sequence[str]) -> RowGroups:
         """Return the rows of different documents, grouped by document; see `IdMap.group_rows`.

@@ -8,7 +8,7 @@ affect searches.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -399,7 +399,7 @@ class Searcher:
             return parsed
         flags = flags_among(
             parsed.conditions,
-            self._document_ids,
+            self._live_documents,
             self.views,
             self._title_and_text_index,
             self.retriever.language,
@@ -483,8 +483,8 @@ class Searcher:
         return self.retriever.encode_queries([query.text for query in queries])
 
     def _meeting(
-        self, query: ParsedQuery, allowed: Collection[str] | None
-    ) -> Collection[str] | None:
+        self, query: ParsedQuery, allowed: AllowedDocuments | None
+    ) -> AllowedDocuments | None:
         """Return the documents that meet the conditions of a query, such as phrases.
 
         Args:
@@ -492,11 +492,11 @@ class Searcher:
             allowed: Documents that meet the filters. None means all documents.
 
         Returns:
-            Ids of the documents. None means all documents.
+            The documents. None means all documents.
         """
         if not query.conditions:
             return allowed
-        documents = self._document_ids if allowed is None else set(allowed)
+        documents = self._live_documents if allowed is None else allowed
         return documents_meeting(
             query.conditions,
             documents,
@@ -802,13 +802,10 @@ class Searcher:
         segments = [(view.segment.field_index, view.is_live) for view in self.views]
         return CollectionFields(segments, self.generation.manifest.get("known_fields", ()))
 
-    @cached_property
-    def _document_ids(self) -> Set[str]:
-        """Ids of all live documents."""
-        document_ids: set[str] = set()
-        for view in self.views:
-            document_ids.update(view.document_ids())
-        return document_ids
+    @property
+    def _live_documents(self) -> AllowedDocuments:
+        """All live documents."""
+        return self._allow([view.is_live for view in self.views])
 
     def field_values(self, limit: int) -> dict[str, dict[str, int]]:
         """Count the documents with each value of each field.

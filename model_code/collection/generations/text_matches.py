@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence
 
 from model_code.collection.segments.documents import read_columns
 from model_code.collection.segments.segment import SegmentView
 from model_code.retrieval.bm25_index import Bm25Index
+from model_code.retrieval.id_map import AllowedDocuments
 from model_code.text.query_syntax import ConditionMatcher, TextCondition
 
-# Number of documents from which reading whole columns is faster than reading single rows.
-MIN_DOCUMENTS_FOR_COLUMNS = 200
+# Share of a segment's documents from which reading whole columns is faster than single rows.
+MIN_SHARE_FOR_COLUMNS = 0.25
 
 
 def documents_meeting(
     conditions: Iterable[TextCondition],
-    documents: Set[str],
+    documents: AllowedDocuments,
     views: Sequence[SegmentView],
     keyword_index: Bm25Index | None,
     language: str | None,
-) -> Set[str]:
+) -> AllowedDocuments:
     """Return the documents that meet all conditions.
 
     A BM25 index tells which documents can contain the words of a condition, so that only their
@@ -27,13 +28,10 @@ def documents_meeting(
 
     Args:
         conditions: Conditions of a query.
-        documents: Ids of the documents to search.
+        documents: The documents to search, all of them live.
         views: Segments of the generation.
         keyword_index: BM25 index of titles and texts, or None.
         language: Language of the words; see `TermAnalyzer`.
-
-    Returns:
-        Ids of the documents.
     """
     remaining = documents
     # Conditions that require words come first. They leave few documents, so that few texts are
@@ -43,24 +41,32 @@ def documents_meeting(
         # The documents that can contain the words. Only their texts are read.
         candidates = remaining
         if keyword_index is not None:
-            candidates = remaining & keyword_index.documents_with(matcher.terms)
-        meeting: set[str] = set()
-        for document_id, title, text in _read_texts(views, candidates):
-            if matcher.meets(title, text):
-                meeting.add(document_id)
-
+            candidates = remaining.intersection(keyword_index.documents_with(matcher.terms))
+        containing = _documents_containing(matcher, views, candidates)
         if condition.is_excluded:
-            # A document that is no candidate lacks the word, so it meets the condition, too.
-            failing = candidates - meeting
-            remaining = remaining - failing
+            remaining = remaining.difference(containing)
         else:
-            remaining = meeting
+            remaining = containing
     return remaining
+
+
+def _documents_containing(
+    matcher: ConditionMatcher, views: Sequence[SegmentView], candidates: AllowedDocuments
+) -> AllowedDocuments:
+    """Return those candidates whose titles or texts contain the words of a condition."""
+    segments = []
+    for view, document_ids in _split_by_segment(views, candidates):
+        containing: list[str] = []
+        for document_id, title, text in _read_texts(view, document_ids):
+            if matcher.contains(title, text):
+                containing.append(document_id)
+        segments.append((view.segment.rows, view.segment.rows.mask_of(containing)))
+    return AllowedDocuments(segments)
 
 
 def flags_among(
     conditions: Iterable[TextCondition],
-    documents: Set[str],
+    documents: AllowedDocuments,
     views: Sequence[SegmentView],
     keyword_index: Bm25Index | None,
     language: str | None,
@@ -72,7 +78,7 @@ def flags_among(
 
     Args:
         conditions: Conditions of a query.
-        documents: Ids of all documents of the generation.
+        documents: All live documents of the generation.
         views: Segments of the generation.
         keyword_index: BM25 index of titles and texts, or None.
         language: Language of the words; see `TermAnalyzer`.
@@ -87,28 +93,44 @@ def flags_among(
         matcher = ConditionMatcher(condition, language)
         candidates = documents
         if keyword_index is not None:
-            candidates = documents & keyword_index.documents_with(matcher.terms)
-        texts = _read_texts(views, candidates)
-        if any(matcher.contains_literal(text) for _, _, text in texts):
+            candidates = documents.intersection(keyword_index.documents_with(matcher.terms))
+        if _any_contains_literal(matcher, views, candidates):
             flags.add(condition.literal)
     return flags
 
 
-def _read_texts(
-    views: Sequence[SegmentView], document_ids: Collection[str]
-) -> Iterator[tuple[str, str, str]]:
-    """Yield id, title and text of each live document among `document_ids`.
+def _any_contains_literal(
+    matcher: ConditionMatcher, views: Sequence[SegmentView], candidates: AllowedDocuments
+) -> bool:
+    """Return whether the text of any candidate contains the word with its dash."""
+    for view, document_ids in _split_by_segment(views, candidates):
+        for _, _, text in _read_texts(view, document_ids):
+            if matcher.contains_literal(text):
+                return True
+    return False
+
+
+def _split_by_segment(
+    views: Sequence[SegmentView], documents: AllowedDocuments
+) -> Iterator[tuple[SegmentView, list[str]]]:
+    """Yield each segment with the ids of the selected documents in it."""
+    for number, view in enumerate(views):
+        yield view, list(documents.in_segment(number))
+
+
+def _read_texts(view: SegmentView, document_ids: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield id, title and text of some documents of a segment.
 
     Many documents are read column by column, which is faster than row by row.
     """
-    for view in views:
-        wanted = {document_id for document_id in document_ids if document_id in view}
-        if len(wanted) < MIN_DOCUMENTS_FOR_COLUMNS:
-            rows = view.segment.document_file.read(wanted, ("title", "text"))
-            for document_id, row in rows.items():
-                yield document_id, row["title"], row["text"]
-            continue
-        columns = read_columns(view.segment.documents, "document_id", "title", "text")
-        for document_id, title, text in zip(*columns, strict=True):
-            if document_id in wanted:
-                yield document_id, title, text
+    if len(document_ids) < MIN_SHARE_FOR_COLUMNS * view.segment.rows.documents:
+        rows = view.segment.document_file.read(document_ids, ("title", "text"))
+        for document_id, row in rows.items():
+            yield document_id, row["title"], row["text"]
+        return
+
+    wanted = set(document_ids)
+    columns = read_columns(view.segment.documents, "document_id", "title", "text")
+    for document_id, title, text in zip(*columns, strict=True):
+        if document_id in wanted:
+            yield document_id, title, text

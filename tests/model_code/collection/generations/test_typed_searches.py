@@ -10,7 +10,9 @@ import pytest
 from freshet.results import Hit
 from model_code.collection.generations.query_options import QueryOptions
 from model_code.collection.generations.searcher import Searcher
+from model_code.collection.index.live_index import LiveIndex
 from model_code.errors import SettingsError
+from model_code.project import Project
 from model_code.retrieval import relevance_floor
 from model_code.retrieval.typed_words import split_unfinished_word
 from tests.disk import skip_fsync
@@ -84,6 +86,28 @@ def found(searcher: Searcher, text: str, **options: object) -> set[str]:
 )
 def test_every_hit_meets_the_conditions(searcher: Searcher, text: str, documents: set[str]) -> None:
     assert found(searcher, text) == documents
+
+
+def test_conditions_hold_in_every_segment(own: Project) -> None:
+    """The first segment keeps an old text of the document that was changed."""
+    index = LiveIndex(own)
+    index.receive([{"id": "both", "text": "quay ferry"}, {"id": "changed", "text": "quay"}], "test")
+    index.apply()
+    index.receive([{"id": "changed", "text": "ferry"}, {"id": "one", "text": "quay"}], "test")
+    index.apply()
+    searcher = Searcher.open(own.live)
+
+    assert {hit.document_id for hit in page_of(searcher, '"quay"')} == {"both", "one"}
+    assert {hit.document_id for hit in page_of(searcher, '"quay" -ferry')} == {"one"}
+    excluding = page_of(searcher, "word1 -quay")
+    assert len(excluding) == searcher.document_count - 2
+    assert "changed" in {hit.document_id for hit in excluding}
+
+
+def page_of(searcher: Searcher, text: str) -> tuple[Hit, ...]:
+    """Return all hits of one search."""
+    (page,) = searcher.search_pages([text], QueryOptions(k=100))
+    return page.hits
 
 
 def test_unfinished_title_is_completed(word_searcher: Searcher) -> None:
