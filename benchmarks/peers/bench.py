@@ -177,7 +177,7 @@ class OurIndex:
         """Return the milliseconds of a search, without those of encoding its query."""
         filters = () if percentage is None else {"percent": percentage}
         searching = _milliseconds(lambda: self._searcher.search(query.text, K, filters))
-        return searching - self._encoding([query.text])
+        return searching - self._encode_query(query.text)
 
     def add(self, document: PeerDocument, query: PeerQuery, peer: str) -> float:
         """Return the milliseconds of adding a document, and of what the next search waits for.
@@ -196,11 +196,17 @@ class OurIndex:
             self._index.apply()
             self._searcher = self._searcher.renewed()
 
-        adding = _milliseconds(receive_and_open) - self._encoding([document.text])
+        adding = _milliseconds(receive_and_open) - self._encode_document(document.text)
         return adding + _waiting(lambda: self._searcher.search(query.text, K))
 
-    def _encoding(self, texts: list[str]) -> float:
-        return _milliseconds(lambda: self._encoder.encode_with_tokens(texts))
+    def _encode_query(self, text: str) -> float:
+        """Return the milliseconds of encoding a query as a search does it."""
+        dense = self._searcher.retriever.dense
+        assert dense is not None
+        return _milliseconds(lambda: dense.encode_with_tokens([text]))
+
+    def _encode_document(self, text: str) -> float:
+        return _milliseconds(lambda: self._encoder.encode_with_tokens([text]))
 
 
 def _build(folder: Path, documents: Sequence[PeerDocument], base: str | Path) -> None:
