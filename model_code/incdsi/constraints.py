@@ -170,6 +170,16 @@ class PreparedConstraints:
         return PreparedConstraints(self.constraints.select(rows), keys, counts, self.lengths[rows])
 
     @cached_property
+    def rows_by_key(self) -> dict[str, list[int]]:
+        """Rows of the queries with the same normalised text, by this text."""
+        return _group_rows(self.keys)
+
+    @cached_property
+    def rows_by_document(self) -> dict[str, list[int]]:
+        """Rows of the queries that each document is known to answer, by document id."""
+        return _group_rows(self.constraints.document_ids)
+
+    @cached_property
     def _row_of_text(self) -> dict[str, int]:
         """Row of each query by its text. Of equal texts, the last one counts."""
         return {text: row for row, text in enumerate(self.constraints.texts)}
@@ -189,20 +199,29 @@ class PreparedConstraints:
         Args:
             view: The segment of the constraints, with its removed documents and changed queries.
         """
-        # The present known queries, normalised, of each document whose known queries changed.
-        new_queries: dict[str, set[str]] = {}
-        for document_id, queries in view.known.items():
-            new_queries[document_id] = set()
-            for query in resolve_queries(queries):
-                _, normalized_text = query.key
-                new_queries[document_id].add(normalized_text)
+        # Only removed and changed documents are visited, because most documents are neither.
+        is_live = np.ones(len(self.keys), bool)
+        for document_id in self.rows_by_document.keys() & view.removed:
+            is_live[self.rows_by_document[document_id]] = False
 
-        is_live = np.zeros(len(self.keys), bool)
-        for row, document_id in enumerate(self.constraints.document_ids):
-            has_changed = document_id in new_queries
-            is_known = not has_changed or self.keys[row] in new_queries[document_id]
-            is_live[row] = document_id in view and is_known
+        for document_id in self.rows_by_document.keys() & view.known.keys():
+            # The present known queries of the document, normalised.
+            present: set[str] = set()
+            for query in resolve_queries(view.known[document_id]):
+                _, normalized_text = query.key
+                present.add(normalized_text)
+            for row in self.rows_by_document[document_id]:
+                if self.keys[row] not in present:
+                    is_live[row] = False
         return is_live
+
+
+def _group_rows(values: Sequence[str]) -> dict[str, list[int]]:
+    """Return the positions of equal values, by value."""
+    rows: dict[str, list[int]] = {}
+    for row, value in enumerate(values):
+        rows.setdefault(value, []).append(row)
+    return rows
 
 
 def read_known_queries(segment: LoadedSegment) -> list[AnsweredQuery]:

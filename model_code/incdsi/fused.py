@@ -39,7 +39,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 
 import numpy as np
 
@@ -322,7 +321,7 @@ class _Batch:
         constraints: All constraints, m in number, as described above.
         first_own: Position of the first query of the batch in `constraints`.
         lengths: Norms of the constraints' vectors, shape (m,).
-        rows_of_key: Positions of the constraints with the same normalised text, by this text.
+        parts: The constraints of all documents before the batch, then those of the batch itself.
         shared_terms: Terms that the constraints share with the new segment, one item for each of
             `solver.parts` and one for the batch. Empty without BM25.
     """
@@ -392,6 +391,7 @@ class _Batch:
         parts = [part for part, _ in self.solver.parts]
         masks = [is_live for _, is_live in self.solver.parts]
         parts.append(self.own)
+        self.parts = parts
         masks.append(np.ones(query_count, bool))
         self.constraints = Constraints.join([part.constraints for part in parts])
         self.first_own = len(self.constraints) - query_count
@@ -399,16 +399,22 @@ class _Batch:
         self.constraints.own_scores[~is_live] = np.inf
         self.lengths = np.concatenate([part.lengths for part in parts])
 
-        self.rows_of_key: dict[str, list[int]] = {}
-        for row, key in enumerate(chain.from_iterable(part.keys for part in parts)):
-            self.rows_of_key.setdefault(key, []).append(row)
-
         self.shared_terms: list[SharedTerms] = []
         weights = self.solver.passage_weights
         if weights is not None:
             for part in parts:
                 assert part.counts is not None
                 self.shared_terms.append(part.counts.match(weights))
+
+    def rows_of_query(self, text: str) -> list[int]:
+        """Return the positions of the constraints whose queries equal a text, when normalised."""
+        key = normalize_query(text)
+        rows: list[int] = []
+        start = 0
+        for part in self.parts:
+            rows.extend(start + row for row in part.rows_by_key.get(key, ()))
+            start += len(part.keys)
+        return rows
 
     def chunks(self) -> Iterator[_Chunk]:
         """Yield the documents in chunks.
@@ -618,7 +624,7 @@ class _Chunk:
         number = self.numbers[position]
         # The new document may win queries that it answers itself, so these get no limit.
         for text in self.solver.arrivals[number].queries:
-            limits[self.batch.rows_of_key[normalize_query(text)]] = np.inf
+            limits[self.batch.rows_of_query(text)] = np.inf
         return KnownQueries(
             document_ids=constraints.document_ids,
             texts=constraints.texts,
