@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
+from functools import lru_cache
 
 from model_code.settings import require
 from model_code.text.markup import strip_markup
@@ -229,13 +230,16 @@ def find_marks(
 
 def _find_terms(
     text: str, query: str, language: str | None, more_terms: Collection[str]
-) -> Iterator[tuple[int, int, str]]:
-    """Yield the start and end of each word of a text with a query term, and the term."""
+) -> list[tuple[int, int, str]]:
+    """Return the start and end of each word of a text with a query term, and the term."""
     analyzer = get_analyzer(language)
-    query_terms = analyzer.query_terms(query).union(more_terms)
-    for start, end, terms in analyzer.locate(text):
-        for term in query_terms.intersection(terms):
-            yield start, end, term
+    return analyzer.find(text, _query_terms(query, language).union(more_terms))
+
+
+# All hits of a page are searched for the terms of one query.
+@lru_cache(maxsize=16)
+def _query_terms(query: str, language: str | None) -> frozenset[str]:
+    return frozenset(get_analyzer(language).query_terms(query))
 
 
 def _sentence_starts(text: str, word_starts: list[int]) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from functools import lru_cache
 from itertools import chain
 
@@ -84,9 +84,7 @@ class TermAnalyzer:
         words = split_search_words(text)
         terms = list(chain.from_iterable(map(self._word_terms.__getitem__, words)))
 
-        # Most texts have no character of such a script, which this test finds out fast.
-        may_have_pairs = not text.isascii() and max(text) >= FIRST_UNSPACED_CHARACTER
-        if may_have_pairs:
+        if self._may_have_pairs(text):
             for i in _unspaced_pairs(words):
                 terms.append(self._pair_term(words[i], words[i + 1]))
         return terms
@@ -132,6 +130,33 @@ class TermAnalyzer:
             pair_term = self._pair_term(first[0], second[0])
             located.append((first.start(), second.end(), (pair_term,)))
         return located
+
+    def find(self, text: str, terms: Set[str]) -> list[tuple[int, int, str]]:
+        """Return the start, the end and the term of each word of a text that has one of the terms.
+
+        >>> TermAnalyzer("english").find("Sort a list, sorted.", {"sort"})
+        [(0, 4, 'sort'), (13, 19, 'sort')]
+        """
+        found: list[tuple[int, int, str]] = []
+        if self._may_have_pairs(text):
+            for start, end, word_terms in self.locate(text):
+                for term in terms.intersection(word_terms):
+                    found.append((start, end, term))
+            return found
+        # Hits are searched for terms again and again, so nothing is made for words without one.
+        for match in search_word_matches(text):
+            word_terms = self._word_terms[match[0]]
+            if not terms.isdisjoint(word_terms):
+                for term in terms.intersection(word_terms):
+                    found.append((match.start(), match.end(), term))
+        return found
+
+    def _may_have_pairs(self, text: str) -> bool:
+        """Return whether a text may have pairs of characters of scripts without spaces.
+
+        Most texts have no character of such a script, which this test finds out fast.
+        """
+        return not text.isascii() and max(text) >= FIRST_UNSPACED_CHARACTER
 
     def _pair_term(self, first: str, second: str) -> str:
         """Return the term of two neighbouring characters: their terms, joined."""
