@@ -28,6 +28,7 @@ BENCHES: Mapping[str, str] = {
     "faults": "benchmarks.faults.bench",
     "freshness": "benchmarks.freshness",
     "writers": "benchmarks.writers",
+    "clients": "benchmarks.clients",
     "hostile": "benchmarks.hostile",
     "filters": "benchmarks.filters",
     "peers": "benchmarks.peers.bench",
@@ -37,8 +38,9 @@ BENCHES: Mapping[str, str] = {
 # Benchmarks that accept each option.
 OWNERS = {
     "kills": ("faults", "writers"),
-    "seconds": ("freshness", "hostile", "writers"),
+    "seconds": ("clients", "freshness", "hostile", "writers"),
     "passages": (
+        "clients",
         "collection",
         "filters",
         "freshness",
@@ -70,14 +72,14 @@ def bench(
     ] = None,
     seconds: Annotated[
         float | None,
-        typer.Option(min=0.1, help="freshness, hostile, writers: how long to read under writes."),
+        typer.Option(min=0.1, help="clients, freshness, hostile, writers: how long to search."),
     ] = None,
     passages: Annotated[
         int | None,
         typer.Option(
             min=100,
-            help="collection, filters, freshness, hostile, memory, peers, writers: size of the "
-            "collection.",
+            help="clients, collection, filters, freshness, hostile, memory, peers, writers: size "
+            "of the collection.",
         ),
     ] = None,
     runs: Annotated[

@@ -48,6 +48,7 @@ def make_project(
     fields: Sequence[Mapping[str, Any]] | None = None,
     settings: IndexSettings | None = None,
     apply_process: bool = True,
+    search_processes: int = 0,
 ) -> Project:
     """Create a project under `root` with `passages` live documents of one passage each.
 
@@ -62,6 +63,7 @@ def make_project(
         fields: Fields of the documents.
         settings: Settings of the dense index. Search is exact if not given.
         apply_process: Whether the service applies changes in a separate process.
+        search_processes: Number of processes that search. 0: threads of the service search.
 
     Returns:
         The project. Its default retriever is `RETRIEVER`.
@@ -75,7 +77,8 @@ def make_project(
     write_text(
         root / "params.yaml",
         f"retrievers: {{{RETRIEVER}: {{hierarchy_weight: 0}}}}\n"
-        f"live: {{apply_process: {str(apply_process).lower()}}}\n",
+        f"live: {{apply_process: {str(apply_process).lower()}, "
+        f"search_processes: {search_processes}}}\n",
     )
     write_text(root / "dvc.yaml", "stages: {}\n")
     build = root / "build"

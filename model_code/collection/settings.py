@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from model_code.settings import Field, Settings
 
+# Largest number of processes that search for one service.
+MAX_SEARCH_PROCESSES = 64
+
 
 class LiveSettings(Settings):
     """Settings of the live collection: generations, syncs, publishing, shadow mode and alerts."""
@@ -40,6 +43,17 @@ class LiveSettings(Settings):
             "ten minutes without a change. It needs about as much memory as the service: switch it "
             "off on a machine that lacks this memory. Takes effect at the next start of the "
             "service."
+        ),
+    )
+    search_processes: int = Field(
+        0,
+        ge=0,
+        le=MAX_SEARCH_PROCESSES,
+        description=(
+            "Number of processes that search for `freshet serve`. As many as there are processor "
+            "cores answer the most queries per second. Each needs memory for an encoder, and "
+            "shares the index with the service. 0: threads of the service search, on little more "
+            "than one core. Takes effect at the next start of the service."
         ),
     )
     shadow_share: float = Field(

@@ -38,6 +38,13 @@ def serve(
             "Can be repeated."
         ),
     ] = None,
+    search_processes: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Number of processes that search; live.search_processes by default.",
+        ),
+    ] = None,
     follow: Annotated[
         str | None,
         typer.Option(
@@ -77,8 +84,16 @@ def serve(
         with register_service(follower.project.state) as registration:
             from orchestration.service.server import serve as run_service
 
-            origins = cors_origin or ()
-            run_service(follower.project, host, port, registration, token, origins, follower)
+            run_service(
+                follower.project,
+                host,
+                port,
+                registration,
+                token,
+                cors_origin or (),
+                follower,
+                search_processes,
+            )
         return
 
     project = Project.find()
@@ -94,14 +109,30 @@ def serve(
             f"note: {project.root} cannot be written by this user, so that documents are searched "
             "and not changed; commands do not find this service"
         )
-        run_service(project, host, port, NoRegistration(), token, cors_origin or ())
+        run_service(
+            project,
+            host,
+            port,
+            NoRegistration(),
+            token,
+            cors_origin or (),
+            search_processes=search_processes,
+        )
         return
 
     # Registering refuses a second service of the project. It comes before the slow imports.
     with register_service(project.state) as registration:
         from orchestration.service.server import serve as run_service
 
-        run_service(project, host, port, registration, token, cors_origin or ())
+        run_service(
+            project,
+            host,
+            port,
+            registration,
+            token,
+            cors_origin or (),
+            search_processes=search_processes,
+        )
 
 
 def ui(

@@ -205,6 +205,7 @@ def create_app(
     follower: Follower | None = None,
     telemetry: Telemetry | None = None,
     apply_process: ApplyProcess | None = None,
+    search_processes: int = 0,
 ) -> FastAPI:
     """Return the service of a project as an ASGI application.
 
@@ -218,8 +219,9 @@ def create_app(
         telemetry: Receives spans and metrics; None if OpenTelemetry is off.
         apply_process: Applies changes in a separate process. None: a thread of this process applies
             them.
+        search_processes: Number of processes that search. 0: threads of this process search.
     """
-    service = Service(project, follower, telemetry, apply_process)
+    service = Service(project, follower, telemetry, apply_process, search_processes)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -508,6 +508,9 @@ class StatusResponse(BaseModel):
     swaps: int
     waiting_documents: int
     running_searches: int
+    search_processes: int = Field(
+        description="Number of search processes that are ready; 0 if threads search."
+    )
     behind: dict[str, str] = Field(
         description="Retrievers that could not be updated, each with the reason."
     )

@@ -54,6 +54,14 @@ from orchestration.service import models
 from orchestration.service.errors import Busy, NotFound, NothingAccepted, NotReady, Refusal
 from orchestration.service.ingest_queue import IngestJob, apply_job
 from orchestration.service.overview import make_overview
+from orchestration.service.search_tasks import (
+    AnswerPage,
+    LikeSearch,
+    RaisedCheck,
+    SearchTask,
+    TextSearch,
+    VectorSearch,
+)
 from orchestration.service.service import Service
 from orchestration.service.source_files import find_source_file, has_source_file
 from orchestration.service.telemetry import describe_answers
@@ -169,61 +177,66 @@ async def show_drift(service: ServiceDependency) -> HTMLResponse:
     return HTMLResponse(page, headers=headers)
 
 
-@router.post("/search", tags=["search"])
+@router.post("/search", tags=["search"], response_model=SearchResult)
 async def search(
     request: models.SearchRequest, service: ServiceDependency, background: BackgroundTasks
-) -> SearchResult:
+) -> Response:
     """Search the documents."""
     if request.text is not None:
         # A search for a text is a batch of one text.
         options = request.model_dump(exclude={"text", "like", "vector"})
         batch = models.BatchRequest(texts=[request.text], **options)
-        (result,) = await _search(batch, service)
+        (page,) = await _search(batch, service)
         _shadow_later(batch, service, background)
-        return result
+        return _json_response(page.content)
 
     _check_search(request, [])
     if request.min_generation is not None:
         await run_sync(_wait_for_generation, service, request)
     with service.metrics.span("search", queries=1, k=request.k) as span:
-        result = await service.pool.run(lambda: _search_without_text(service, request))
-        describe_answers(span, [result])
-        return result
+        page = await service.pool.run(lambda: _search_without_text(service, request))
+        describe_answers(span, [page])
+        return _json_response(page.content)
 
 
-def _search_without_text(service: Service, request: models.SearchRequest) -> SearchResult:
+def _json_response(content: bytes) -> Response:
+    """Return a response with JSON that the search has made already."""
+    return Response(content, media_type="application/json")
+
+
+def _search_without_text(service: Service, request: models.SearchRequest) -> AnswerPage:
     """Search for documents like another one, or near to a vector."""
-    searcher = service.searchers.current(request.retriever)
     options = _query_options(request)
-    started = time.perf_counter()
+    task: SearchTask[AnswerPage]
     if request.like is not None:
-        if not searcher.unexpired_documents([request.like]):
-            raise NotFound(f"there is no document {request.like!r}")
-        page = searcher.search_like(request.like, options)
+        task = LikeSearch(request.like, options)
     else:
-        page = searcher.search_vector(request.vector or (), options)
+        task = VectorSearch(request.vector or (), options)
+    started = time.perf_counter()
+    page = service.search(task, request.retriever)
     service.metrics.observe_search(time.perf_counter() - started)
     return page
 
 
-@router.get("/search", tags=["search"])
+@router.get("/search", tags=["search"], response_model=SearchResult)
 async def search_by_address(
     query: Annotated[models.SearchQuery, Query()],
     service: ServiceDependency,
     background: BackgroundTasks,
-) -> SearchResult:
+) -> Response:
     """Search with an address: `/search?text=sort+an+array&k=5&filter=package=numpy`."""
     return await search(query.request, service, background)
 
 
-@router.post("/search/batch", tags=["search"])
+@router.post("/search/batch", tags=["search"], response_model=models.BatchResponse)
 async def search_batch(
     request: models.BatchRequest, service: ServiceDependency, background: BackgroundTasks
-) -> models.BatchResponse:
+) -> Response:
     """Answer several searches from one generation, a snapshot of the index."""
-    results = await _search(request, service)
+    pages = await _search(request, service)
     _shadow_later(request, service, background)
-    return models.BatchResponse(results=results)
+    results = b",".join(page.content for page in pages)
+    return _json_response(b'{"results":[' + results + b"]}")
 
 
 def _shadow_later(
@@ -245,21 +258,21 @@ def _shadow_later(
         background.add_task(thread.offer, texts)
 
 
-async def _search(request: models.BatchRequest, service: Service) -> list[SearchResult]:
+async def _search(request: models.BatchRequest, service: Service) -> list[AnswerPage]:
     """Answer the texts of a request in a search thread, within the limits of the service."""
     _check_search(request, request.texts)
     if request.min_generation is not None:
         await run_sync(_wait_for_generation, service, request)
 
-    def search_texts(texts: Sequence[str]) -> list[SearchResult]:
+    def search_texts(texts: Sequence[str]) -> list[AnswerPage]:
         return _search_texts(service, request, texts)
 
     # Searches with equal options are of the same kind. Those that wait are answered together.
     kind = json.dumps(request.model_dump(exclude={"texts", "min_generation"}))
     with service.metrics.span("search", queries=len(request.texts), k=request.k) as span:
-        results = await service.pool.search(kind, request.texts, search_texts)
-        describe_answers(span, results)
-        return results
+        pages = await service.pool.search(kind, request.texts, search_texts)
+        describe_answers(span, pages)
+        return pages
 
 
 def _check_search(request: models.BaseSearchRequest, texts: Sequence[str]) -> None:
@@ -338,11 +351,11 @@ def _wait_for_generation(service: Service, request: models.BaseSearchRequest) ->
 
 def _search_texts(
     service: Service, request: models.BatchRequest, texts: Sequence[str]
-) -> list[SearchResult]:
-    """Answer queries with one searcher, so that all answers come from one snapshot of the index."""
-    searcher = service.searchers.current(request.retriever)
+) -> list[AnswerPage]:
+    """Answer queries by one task, so that all answers come from one snapshot of the index."""
+    task = TextSearch(texts, _query_options(request))
     started = time.perf_counter()
-    pages = searcher.search_pages(texts, _query_options(request))
+    pages = service.search(task, request.retriever)
     service.metrics.observe_search(time.perf_counter() - started)
     return pages
 
@@ -402,10 +415,9 @@ def _record_feedback(service: Service, request: models.FeedbackRequest) -> str:
     _find_document(service, request.document_id)
 
     query = _single_spaced(request.query)
-    searcher = service.searchers.current()
     # The opinion records whether only known queries brought the hit up. It then says little about
     # how the retriever ranks the document.
-    raised = searcher.is_raised_by_known_queries(query, request.document_id, request.rank)
+    raised = service.search(RaisedCheck(query, request.document_id, request.rank))
     feedback = Feedback(
         query=query,
         document_id=request.document_id,
@@ -808,6 +820,7 @@ def _status(service: Service) -> models.StatusResponse:
         swaps=service.searchers.swaps,
         waiting_documents=service.ingest_queue.documents,
         running_searches=service.pool.inside,
+        search_processes=service.ready_search_processes,
         behind=dict(service.maintenance.failures),
         freshness=freshness,
         sources=source_states(service.project),

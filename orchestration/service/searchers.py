@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
@@ -222,17 +223,23 @@ class SearchPool:
 
     A thread that takes the first search of the queue also takes waiting searches of the same kind.
     It answers them together, because an encoder reads its weights only once per batch of queries.
-    A search is never delayed in order to wait for others.
+    It leaves their share to idle threads. A search is never delayed in order to wait for others.
+
+    Args:
+        threads: Number of threads. None: `SEARCH_THREADS`.
 
     Attributes:
         inside: Number of searches that run or wait.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, threads: int | None = None) -> None:
         self.inside = 0
         self._lock = threading.Lock()
         self._queue: list[_QueuedSearch] = []
-        self._threads = ThreadPoolExecutor(SEARCH_THREADS, thread_name_prefix="search")
+        self._thread_count = SEARCH_THREADS if threads is None else threads
+        # Number of threads that answer searches now.
+        self._busy_threads = 0
+        self._threads = ThreadPoolExecutor(self._thread_count, thread_name_prefix="search")
 
     async def run(self, work: Callable[[], T]) -> T:
         """Run a function in one of the threads, in its turn.
@@ -262,10 +269,10 @@ class SearchPool:
         deadline = time.monotonic() + MAX_WAIT_SECONDS
         entry = _QueuedSearch(kind, texts, search, deadline)
         with self._lock:
-            if self.inside >= SEARCH_THREADS + MAX_WAITING_SEARCHES:
+            if self.inside >= self._thread_count + MAX_WAITING_SEARCHES:
                 raise Busy(
-                    f"{SEARCH_THREADS} searches run and {MAX_WAITING_SEARCHES} wait, which is the "
-                    "limit of this service; try again in a second"
+                    f"{self._thread_count} searches run and {MAX_WAITING_SEARCHES} wait, which is "
+                    "the limit of this service; try again in a second"
                 )
             self.inside += 1
             self._queue.append(entry)
@@ -301,25 +308,40 @@ class SearchPool:
         This runs once for each search that was queued. The queue may be empty, because another
         thread has taken several searches at once.
         """
-        # A search does not start if its client has disconnected or its deadline has passed.
-        started = [entry for entry in self._take_group() if entry.start()]
-        if started:
-            self._answer(started)
+        group = self._take_group()
+        if not group:
+            return
+        try:
+            # A search does not start if its client has disconnected or its deadline has passed.
+            started = [entry for entry in group if entry.start()]
+            if started:
+                self._answer(started)
+        finally:
+            with self._lock:
+                self._busy_threads -= 1
 
     def _take_group(self) -> list[_QueuedSearch]:
         """Take the first search of the queue and others of the same kind.
 
-        The searches have at most `MAX_GROUP_QUERIES` queries together, unless the first one alone
-        has more.
+        The searches have at most `MAX_GROUP_QUERIES` queries together, and no more than the share
+        of this thread among the idle ones, unless the first one alone has more.
+
+        The thread counts as busy if there was a search.
         """
         with self._lock:
             if not self._queue:
                 return []
+            # This thread is one of the idle ones.
+            idle_threads = self._thread_count - self._busy_threads
+            waiting_queries = sum(len(entry.texts) for entry in self._queue)
+            share = math.ceil(waiting_queries / idle_threads)
+            self._busy_threads += 1
+
             first, *others = self._queue
             group = [first]
             remaining: list[_QueuedSearch] = []
             # Number of queries that the group can still take.
-            room = MAX_GROUP_QUERIES - len(first.texts)
+            room = min(share, MAX_GROUP_QUERIES) - len(first.texts)
             for entry in others:
                 if entry.kind == first.kind and len(entry.texts) <= room:
                     group.append(entry)

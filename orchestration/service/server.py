@@ -18,9 +18,10 @@ import uvicorn
 from fastapi import FastAPI
 
 from model_code.collection.follow.follower import Follower
-from model_code.collection.settings import LiveSettings
+from model_code.collection.settings import MAX_SEARCH_PROCESSES, LiveSettings
 from model_code.errors import FreshetError
 from model_code.project import Project
+from model_code.settings import require
 from orchestration.guard import (
     LOOPBACK_ADDRESSES,
     check_origins,
@@ -49,6 +50,7 @@ def serve(
     token: bool = False,
     origins: Sequence[str] = (),
     follower: Follower | None = None,
+    search_processes: int | None = None,
 ) -> None:
     """Serve a project until SIGINT, SIGTERM or SIGHUP.
 
@@ -61,6 +63,8 @@ def serve(
         origins: Other sites whose pages may send requests.
         follower: Updates the project from a published collection. None if the project is not a
             copy of one.
+        search_processes: Number of processes that search. None: the setting
+            `live.search_processes`.
 
     Raises:
         FreshetError: If the port is taken, the live index is damaged, or OpenTelemetry is
@@ -77,6 +81,7 @@ def serve(
             flush=True,
         )
 
+    process_count = choose_search_processes(project, search_processes)
     with bind_socket(host, port) as listening_socket:
         app = create_app(
             project,
@@ -86,6 +91,7 @@ def serve(
             follower,
             telemetry,
             make_apply_process(project),
+            process_count,
         )
         bound_host, bound_port = listening_socket.getsockname()[:2]
         server = _Server(app, registration, local_address(bound_host, bound_port))
@@ -122,6 +128,25 @@ def make_apply_process(project: Project) -> ApplyProcess | None:
     if is_changeable and project.settings("live", LiveSettings).apply_process:
         return ApplyProcess(project)
     return None
+
+
+def choose_search_processes(project: Project, requested: int | None) -> int:
+    """Return the number of processes that search.
+
+    Args:
+        project: The project.
+        requested: The option `--search-processes`. None: the setting `live.search_processes`.
+
+    Raises:
+        SettingsError: If the number is too large.
+    """
+    if requested is None:
+        return project.settings("live", LiveSettings).search_processes
+    require(
+        requested <= MAX_SEARCH_PROCESSES,
+        f"--search-processes is {requested}, but one service has at most {MAX_SEARCH_PROCESSES}",
+    )
+    return requested
 
 
 class _Server(uvicorn.Server):

@@ -33,6 +33,8 @@ from orchestration.service.apply_process import ApplyProcess
 from orchestration.service.errors import Busy, NotReady
 from orchestration.service.following import FollowThread, PublishThread
 from orchestration.service.ingest_queue import Applier, IngestJob, IngestQueue, apply_job
+from orchestration.service.search_process import SearchProcesses
+from orchestration.service.search_tasks import SearchTask
 from orchestration.service.searchers import Searchers, SearchPool
 from orchestration.service.shadow import ShadowThread
 from orchestration.service.telemetry import Telemetry
@@ -133,6 +135,7 @@ class Service:
         telemetry: Receives spans and metrics; None if OpenTelemetry is off.
         apply_process: Applies changes in a separate process. None: a thread of this process applies
             them.
+        search_processes: Number of processes that search. 0: threads of this process search.
     """
 
     def __init__(
@@ -141,6 +144,7 @@ class Service:
         follower: Follower | None = None,
         telemetry: Telemetry | None = None,
         apply_process: ApplyProcess | None = None,
+        search_processes: int = 0,
     ) -> None:
         self.project = project
         self.follow_thread = None if follower is None else FollowThread(follower)
@@ -149,7 +153,11 @@ class Service:
         self.apply_process = apply_process
         self.started = datetime.now(UTC).isoformat(timespec="seconds")
         self.searchers = Searchers(project.live, self._load_reranker)
-        self.pool = SearchPool()
+        self.search_processes: SearchProcesses | None = None
+        if search_processes > 0:
+            self.search_processes = SearchProcesses(project, search_processes, self.searchers)
+        # Each process needs a thread that waits for its answers.
+        self.pool = SearchPool(max(searchers.SEARCH_THREADS, search_processes))
         self.metrics = Metrics(telemetry)
         self.maintenance = BackgroundMaintenance(project, self._loaded_index)
         self.ingest_queue = IngestQueue(
@@ -182,6 +190,8 @@ class Service:
         """
         if self._is_running:
             return
+        if self.search_processes is not None:
+            self.search_processes.start()
         # Before the first build nothing is live (`NotReady`), and there is nothing to load.
         with suppress(NotReady):
             # The first search of a process is slow. It is done here, so that no user waits for it.
@@ -267,9 +277,31 @@ class Service:
                 thread.stop()
         remaining = None if deadline is None else deadline - time.monotonic()
         searches_finished = self.pool.close(remaining)
+        if self.search_processes is not None:
+            self.search_processes.stop()
         if self.metrics.telemetry is not None:
             self.metrics.telemetry.shutdown()
         return changes_finished and searches_finished
+
+    def search(self, task: SearchTask[T], retriever: str | None = None) -> T:
+        """Run a search in a search process, or in this thread if there is none.
+
+        Args:
+            task: The search.
+            retriever: Name of a live retriever. None: the default retriever.
+
+        Raises:
+            NotReady: If there is no live retriever.
+            NotFound: If `retriever` is not live.
+        """
+        if self.search_processes is not None:
+            return self.search_processes.run(task, retriever)
+        return task.run(self.searchers.current(retriever))
+
+    @property
+    def ready_search_processes(self) -> int:
+        """Number of search processes that are ready. 0 if threads of this process search."""
+        return 0 if self.search_processes is None else self.search_processes.ready_count
 
     def not_ready_reason(self) -> str | None:
         """Return the reason why no search can be answered; None if searches can be answered."""
@@ -333,6 +365,9 @@ class Service:
             self._open_new_generations()
             if self.apply_process is not None:
                 self.apply_process.stop_if_idle()
+            if self.search_processes is not None:
+                # A process that was killed is replaced by another one.
+                self.search_processes.start()
             if time.monotonic() - checked < EXPIRY_SECONDS:
                 continue
             checked = time.monotonic()
@@ -459,6 +494,11 @@ class Service:
             "newest_lag_seconds", "Time until this document became searchable.", newest_lag
         )
         yield _gauge("searches_running", "Searches that run or wait.", self.pool.inside)
+        yield _gauge(
+            "search_processes",
+            "Search processes that are ready; 0 if threads search.",
+            self.ready_search_processes,
+        )
         yield _gauge(
             "generation_swaps", "Generations replaced since the start.", self.searchers.swaps
         )

@@ -16,8 +16,8 @@ from typing import Any
 from prometheus_client.core import GaugeMetricFamily
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from freshet.results import SearchResult
 from model_code.errors import FreshetError
+from orchestration.service.search_tasks import AnswerPage
 
 # The first variable names an endpoint for spans and metrics. The second is for spans alone, and the
 # third for metrics alone. MLflow's server accepts spans only, at its path /v1/traces.
@@ -129,18 +129,18 @@ class Telemetry:
             provider.shutdown()
 
 
-def describe_answers(span: Any, results: Sequence[SearchResult]) -> None:
+def describe_answers(span: Any, pages: Sequence[AnswerPage]) -> None:
     """Add retriever, generation and number of hits to the span of a search.
 
     Args:
         span: The span; None if OpenTelemetry is off.
-        results: Answers of one search, all from one generation.
+        pages: Answers of one search, all from one generation.
     """
-    if span is None or not results:
+    if span is None or not pages:
         return
-    span.set_attribute("retriever", results[0].retriever)
-    span.set_attribute("generation", results[0].generation)
-    span.set_attribute("hits", sum(len(result.hits) for result in results))
+    span.set_attribute("retriever", pages[0].retriever)
+    span.set_attribute("generation", pages[0].generation)
+    span.set_attribute("hits", sum(page.hit_count for page in pages))
 
 
 def telemetry_from_environment() -> Telemetry | None:

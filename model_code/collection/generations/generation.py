@@ -7,9 +7,11 @@ manifest names the earlier generations whose files it shares.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from model_code.collection.segments.tuned_weights import load_tuned_weights
 from model_code.errors import Damaged, FreshetError
 from model_code.files import (
     MANIFEST,
+    hash_text,
     read_json,
     read_manifest,
     verify_checksums,
@@ -129,6 +132,15 @@ class Generation:
             tuned=manifest["tuned"],
             cursor=cursor,
         )
+
+    @cached_property
+    def manifest_hash(self) -> str:
+        """Hash of the manifest, by which processes tell generations apart.
+
+        The number is not enough, because numbers start from 0 again after a live collection was
+        deleted.
+        """
+        return hash_text(json.dumps(self.manifest, sort_keys=True))
 
     @property
     def watermark(self) -> int:

@@ -10,6 +10,7 @@ import logging
 import shutil
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -184,6 +185,31 @@ def test_groups_have_a_limited_size(pool, monkeypatch):
 
     assert answers == [list("ABCD"), ["E"], list("FGH"), list("IJ")]
     assert groups == [list("abcd"), list("eij"), list("fgh")]
+
+
+def test_idle_threads_share_waiting_searches():
+    pool = SearchPool(threads=2)
+    answer_calls = []
+    pool._threads = SimpleNamespace(submit=answer_calls.append)
+    groups = []
+
+    def search(texts):
+        groups.append(texts)
+        if len(groups) == 1:
+            # The second thread begins while the first one searches.
+            answer_calls[1]()
+        return texts
+
+    async def search_four():
+        tasks = [asyncio.create_task(pool.search("k", [text], search)) for text in "abcd"]
+        # Let each task join the queue.
+        await asyncio.sleep(0)
+        answer_calls[0]()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(search_four())
+
+    assert groups == [["a", "b"], ["c", "d"]]
 
 
 def test_failed_search_does_not_affect_its_group(pool):
