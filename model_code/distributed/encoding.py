@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -56,11 +57,12 @@ def encode_resumably(
     def to_arrays(vectors: np.ndarray) -> Arrays:
         return {"vectors": vectors}
 
-    # Without texts there are no shards, so the result is this empty array.
-    vectors = [np.empty((0, encoder.dimension), dtype=np.float32)]
-    for shard in keep_shards(encoder, texts, folder, to_arrays, progress, method):
-        vectors.append(shard["vectors"])
-    return np.concatenate(vectors)
+    def read_shards() -> Iterator[Arrays]:
+        return keep_shards(encoder, texts, folder, to_arrays, progress, method)
+
+    if not len(texts):
+        return np.empty((0, encoder.dimension), dtype=np.float32)
+    return _join_shards(read_shards)["vectors"]
 
 
 def encode_tokens_resumably(
@@ -77,12 +79,43 @@ def encode_tokens_resumably(
         vectors, signs = encoded
         return {"vectors": vectors, "bits": signs.bits, "starts": signs.starts}
 
-    shards = list(keep_shards(encoder, texts, folder, to_arrays, progress, method))
-    if not shards:
+    def read_shards() -> Iterator[Arrays]:
+        """Yield the arrays of each shard, with the number of each text's tokens."""
+        for shard in keep_shards(encoder, texts, folder, to_arrays, progress, method):
+            shard["token_counts"] = np.diff(shard.pop("starts"))
+            yield shard
+
+    if not len(texts):
         return encoder.encode_passages_with_tokens([])
-    vectors = np.concatenate([shard["vectors"] for shard in shards])
-    signs = TokenSigns.concatenate([TokenSigns(shard["bits"], shard["starts"]) for shard in shards])
-    return vectors, signs
+    joined = _join_shards(read_shards)
+    starts = np.concatenate([[0], np.cumsum(joined["token_counts"])])
+    return joined["vectors"], TokenSigns(joined["bits"], starts)
+
+
+def _join_shards(read_shards: Callable[[], Iterator[Arrays]]) -> Arrays:
+    """Concatenate the arrays of all shards.
+
+    The shards are read twice: first to learn the sizes, and then to copy them. So only one shard is
+    in memory besides the result, which takes gigabytes for a million texts.
+
+    Args:
+        read_shards: Function that yields the arrays of each shard. There is at least one shard.
+    """
+    lengths: Counter[str] = Counter()
+    for shard in read_shards():
+        for name, array in shard.items():
+            lengths[name] += len(array)
+
+    joined: Arrays = {}
+    ends: Counter[str] = Counter()
+    for shard in read_shards():
+        for name, array in shard.items():
+            if name not in joined:
+                joined[name] = np.empty((lengths[name], *array.shape[1:]), array.dtype)
+            start = ends[name]
+            ends[name] += len(array)
+            joined[name][start : ends[name]] = array
+    return joined
 
 
 def keep_shards(

@@ -6,6 +6,8 @@ also after a death.
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -87,6 +89,27 @@ def test_stored_shards_hold_the_tokens(encoder, texts, tmp_path, monkeypatch):
     _, stored_tokens = encode_tokens_resumably(encoder, texts, tmp_path)
 
     assert (stored_tokens.bits == tokens.bits).all()
+
+
+def test_shards_are_not_held_in_memory(encoder, texts, tmp_path, monkeypatch):
+    monkeypatch.setattr(encoding, "SHARD_TEXTS", 32)
+    references: list[weakref.ref[np.ndarray]] = []
+    read_shards = encoding.keep_shards
+
+    def watch_shards(*arguments: object) -> Iterator[dict[str, np.ndarray]]:
+        for shard in read_shards(*arguments):
+            references.append(weakref.ref(shard["vectors"]))
+            in_memory = [reference for reference in references if reference() is not None]
+            # The loop that reads the shards still holds the one before.
+            assert len(in_memory) <= 2
+            yield shard
+            del shard
+
+    monkeypatch.setattr(encoding, "keep_shards", watch_shards)
+
+    encode_tokens_resumably(encoder, texts, tmp_path)
+
+    assert len(references) == 20
 
 
 def test_workers_return_the_bytes_of_one_process(workers, encoder, texts, tmp_path, monkeypatch):
