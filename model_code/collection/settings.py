@@ -39,10 +39,9 @@ class LiveSettings(Settings):
         True,
         description=(
             "Whether `freshet serve` encodes and indexes changes in a separate process, so that "
-            "searches do not wait for it. The first change starts that process, and it ends after "
-            "ten minutes without a change. It needs about as much memory as the service: switch it "
-            "off on a machine that lacks this memory. Takes effect at the next start of the "
-            "service."
+            "searches do not wait for it. That process ends after an hour without a change, and "
+            "the next change starts it again. It needs more memory than the service: switch it off "
+            "on a machine that lacks this memory. Takes effect at the next start of the service."
         ),
     )
     search_processes: int = Field(

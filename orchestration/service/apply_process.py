@@ -28,9 +28,11 @@ from orchestration.service.ingest_queue import Applier
 
 WORKER_MODULE = "orchestration.service.apply_worker"
 # Seconds without a change after which the process is stopped, so that a service that only searches
-# does not pay for its memory. A start takes some seconds of processor time. So the pauses of a
-# person who edits documents must not stop it.
-IDLE_SECONDS = 600.0
+# does not pay for its memory. The next change then waits some seconds for a new start. So the
+# pauses of a person who edits documents must not stop it.
+IDLE_SECONDS = 3600.0
+# Largest number of seconds to wait until the process is ready. A start takes a few seconds.
+MAX_START_SECONDS = 30.0
 # Is added to the niceness of the service. Searches go before changes if processor time is short. A
 # larger value could delay changes by seconds on a machine with other work.
 NICENESS = 5
@@ -65,9 +67,8 @@ class ApplyAnswer:
 class ApplyProcess:
     """Runs the process while there are changes, and sends requests to it.
 
-    The first change starts the process. Until it is ready, `applier` returns an object that works
-    in this process. After `IDLE_SECONDS` without a change, `stop_if_idle` ends the process, and the
-    next change starts it again.
+    After `IDLE_SECONDS` without a change, `stop_if_idle` ends the process. The next change starts
+    it again, and waits until it is ready.
 
     Args:
         project: The project.
@@ -88,6 +89,11 @@ class ApplyProcess:
         """Id of the process. None if it is not running."""
         return self._child.pid
 
+    def start(self) -> None:
+        """Start the process, without waiting until it is ready."""
+        self._note_use()
+        self._child.start()
+
     def stop(self) -> None:
         """Kill the process, and start no other one.
 
@@ -105,15 +111,17 @@ class ApplyProcess:
                 self._child.stop()
 
     def applier(self, index: LiveIndex) -> Applier:
-        """Return an object that applies changes in the process, or `index` if it is not ready.
+        """Return an object that applies changes in the process.
 
-        The process is started if changes wait.
+        If changes wait, the process is started. The result is `index` if no changes wait, or if the
+        process cannot be started.
         """
-        if self._child.check_ready():
-            return RemoteApplier(self, index)
         if not self._child.is_started and index.has_pending_changes():
-            self._note_use()
-            self._child.start()
+            self.start()
+        # The service could apply the first changes itself, but not sooner: it would have to import
+        # PyTorch. That would delay searches, and take memory as long as the service runs.
+        if self._child.wait_ready(MAX_START_SECONDS):
+            return RemoteApplier(self, index)
         return index
 
     def encode_ahead(self, request: EncodeRequest) -> None:

@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 READY = "ready"
 """First message of a child process, when it can answer requests."""
 
+# Seconds between two checks whether a child process is ready.
+READY_POLL_SECONDS = 0.02
 # Seconds from one start of a child process to the next one, if it ends without being asked to. The
 # time doubles with each child process that ends before it is ready, up to `MAX_RESTART_SECONDS`.
 RESTART_SECONDS = 60.0
@@ -121,6 +123,19 @@ class ChildProcess:
             except (EOFError, OSError):
                 self._forget()
             return False
+
+    def wait_ready(self, seconds: float) -> bool:
+        """Wait until the process is ready or has ended, and return whether it is ready.
+
+        Args:
+            seconds: Longest time to wait.
+        """
+        deadline = time.monotonic() + seconds
+        while not self.check_ready():
+            if not self.is_started or time.monotonic() > deadline:
+                return False
+            time.sleep(READY_POLL_SECONDS)
+        return True
 
     def send(self, message: Any) -> None:
         """Send a message to the process.

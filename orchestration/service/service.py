@@ -194,9 +194,12 @@ class Service:
             self.search_processes.start()
         # Before the first build nothing is live (`NotReady`), and there is nothing to load.
         with suppress(NotReady):
+            searcher = self.searchers.current()
+            if self.apply_process is not None:
+                self.apply_process.start()
             # The first search of a process is slow. It is done here, so that no user waits for it.
-            self.searchers.current().search("warm", 1)
-            if self._may_change:
+            searcher.search("warm", 1)
+            if self._may_change and self.apply_process is None:
                 self.index().warm()
 
         self._start_changes()

@@ -128,7 +128,7 @@ class FakeChild:
             self.starts += 1
             self.is_started = True
 
-    def check_ready(self) -> bool:
+    def wait_ready(self, seconds: float) -> bool:
         return self.is_started and self.is_ready
 
     def send(self, message: object) -> None:
@@ -200,11 +200,21 @@ class TestLifeOfTheProcess:
         assert process.applier(index) is index
         assert child.starts == 0
 
-    def test_first_change_starts_the_process(
+    def test_first_change_starts_the_process_and_waits_for_it(
         self, process: ApplyProcess, child: FakeChild, index: FakeIndex
     ) -> None:
-        assert process.applier(index) is index
+        assert isinstance(process.applier(index), RemoteApplier)
         assert child.starts == 1
+
+    def test_service_starts_the_process_without_changes(
+        self, process: ApplyProcess, child: FakeChild, index: FakeIndex
+    ) -> None:
+        index.pending = False
+
+        process.start()
+
+        assert child.starts == 1
+        assert isinstance(process.applier(index), RemoteApplier)
 
     def test_ready_process_applies_changes(
         self, process: ApplyProcess, child: FakeChild, index: FakeIndex
@@ -323,9 +333,6 @@ def test_killed_process_is_replaced(
     index = LiveIndex(project)
     receive(index, "first")
     try:
-        # This process applies changes as long as the other one is not ready.
-        assert process.applier(index) is index
-        assert until(lambda: isinstance(process.applier(index), RemoteApplier))
         process.applier(index).apply()
         assert is_searchable(project, "first")
         # This process did not have to open the index in order to change it.
@@ -345,7 +352,7 @@ def test_killed_process_is_replaced(
         assert is_searchable(project, "second")
         assert "ended (killed by SIGKILL" in caplog.text
         receive(index, "third")
-        assert process.applier(index) is index
+        assert isinstance(process.applier(index), RemoteApplier)
         assert process.pid not in (None, first_pid)
     finally:
         process.stop()

@@ -72,6 +72,25 @@ def test_child_is_nicer_than_its_service(module: str) -> None:
     assert niceness == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 2)
 
 
+def test_wait_ends_when_the_child_is_ready(child: ChildProcess) -> None:
+    child.start()
+
+    assert child.wait_ready(30)
+
+
+def test_wait_ends_when_the_child_has_ended(module: str) -> None:
+    broken = ChildProcess(module, ["broken"], "the child")
+    broken.start()
+
+    assert not broken.wait_ready(30)
+
+
+def test_wait_ends_after_its_time(child: ChildProcess) -> None:
+    child.start()
+
+    assert not child.wait_ready(0)
+
+
 def test_second_start_changes_nothing(child: ChildProcess) -> None:
     child.start()
     first_pid = child.pid
