@@ -260,21 +260,30 @@ def test_service_applies_recorded_changes_before_it_ends(project, process, clien
     assert index.apply() is None
 
 
-def test_first_change_starts_a_process_that_ends_with_the_service(tmp_path, start):
+def test_process_that_applies_changes_ends_with_the_service(tmp_path, start):
     served_project = make_project(tmp_path)
     process = start("-m", "orchestration.cli", served=served_project)
-    client = find_running_service(served_project)
-    service_process = psutil.Process(process.pid)
-    client.search("split a string")
-    assert service_process.children() == []
-
-    client.add([NEW])
-    (apply_process,) = service_process.children()
+    (apply_process,) = psutil.Process(process.pid).children()
     assert "orchestration.service.apply_worker" in apply_process.cmdline()
+
+    find_running_service(served_project).add([NEW])
     process.kill()
 
     _, alive = psutil.wait_procs([apply_process], timeout=30)
     assert alive == []
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").is_file(), reason="needs Linux's /proc")
+def test_service_does_not_import_pytorch(tmp_path, start):
+    served_project = make_project(tmp_path)
+    process = start("-m", "orchestration.cli", served=served_project)
+    client = find_running_service(served_project)
+
+    client.search("split a string")
+    client.add([NEW])
+    client.search("split a string")
+
+    assert "libtorch" not in Path(f"/proc/{process.pid}/maps").read_text()
 
 
 # The same server with shorter limits.
