@@ -39,9 +39,10 @@ class LiveSettings(Settings):
         True,
         description=(
             "Whether `freshet serve` encodes and indexes changes in a separate process, so that "
-            "searches do not wait for it. That process ends after an hour without a change, and "
-            "the next change starts it again. It needs more memory than the service: switch it off "
-            "on a machine that lacks this memory. Takes effect at the next start of the service."
+            "searches do not wait for it. The first change starts that process, which takes about "
+            "three seconds, and it ends after an hour without a change. While it runs, both "
+            "processes together need about 100 MB more than a service that encodes itself. false: "
+            "for machines that lack this memory. Takes effect at the next start of the service."
         ),
     )
     search_processes: int = Field(

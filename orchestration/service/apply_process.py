@@ -6,6 +6,11 @@ the changes from the ledger, builds a generation, a snapshot of the index, and m
 service then opens the new generation, as it opens those of any other process. The process runs only
 while there are changes.
 
+Documents are encoded by PyTorch, and queries usually by NumPy. A service that has not imported
+PyTorch leaves it to the process, because PyTorch needs much memory. So a change waits until the
+process is ready, which takes about as long as the import. A service that uses PyTorch for its
+queries applies changes itself until then.
+
 Both processes are connected by a pipe. It carries requests, answers, and documents that are encoded
 before their batch. Changes are only in the ledger, so nothing is lost if one of the processes is
 killed. If the service ends, the pipe is closed, and the other process ends at once.
@@ -13,6 +18,7 @@ killed. If the service ends, the pipe is closed, and the other process ends at o
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -67,8 +73,9 @@ class ApplyAnswer:
 class ApplyProcess:
     """Runs the process while there are changes, and sends requests to it.
 
-    After `IDLE_SECONDS` without a change, `stop_if_idle` ends the process. The next change starts
-    it again, and waits until it is ready.
+    The first change starts the process. After `IDLE_SECONDS` without a change, `stop_if_idle` ends
+    it, and the next change starts it again. If it ends or cannot start, the service applies changes
+    itself.
 
     Args:
         project: The project.
@@ -88,11 +95,6 @@ class ApplyProcess:
     def pid(self) -> int | None:
         """Id of the process. None if it is not running."""
         return self._child.pid
-
-    def start(self) -> None:
-        """Start the process, without waiting until it is ready."""
-        self._note_use()
-        self._child.start()
 
     def stop(self) -> None:
         """Kill the process, and start no other one.
@@ -117,12 +119,15 @@ class ApplyProcess:
         process cannot be started.
         """
         if not self._child.is_started and index.has_pending_changes():
-            self.start()
-        # The service could apply the first changes itself, but not sooner: it would have to import
-        # PyTorch. That would delay searches, and take memory as long as the service runs.
-        if self._child.wait_ready(MAX_START_SECONDS):
-            return RemoteApplier(self, index)
-        return index
+            self._note_use()
+            self._child.start()
+        if uses_pytorch():
+            is_ready = self._child.check_ready()
+        else:
+            # The service could apply the first changes itself, but not sooner: it would have to
+            # import PyTorch. That would delay searches, and take memory as long as it runs.
+            is_ready = self._child.wait_ready(MAX_START_SECONDS)
+        return RemoteApplier(self, index) if is_ready else index
 
     def encode_ahead(self, request: EncodeRequest) -> None:
         """Send documents to encode. They are dropped if the process has ended."""
@@ -155,6 +160,11 @@ class ApplyProcess:
         with self._lock:
             self._is_applying = is_applying
             self._last_use = time.monotonic()
+
+
+def uses_pytorch() -> bool:
+    """Return whether this process has imported PyTorch, so that it can encode documents at once."""
+    return "torch" in sys.modules
 
 
 class RemoteApplier:

@@ -25,6 +25,8 @@ from orchestration.service.child_process import READY, connect_to_service
 from orchestration.service.encode_queue import EncodeQueue
 
 log = logging.getLogger(__name__)
+# Is encoded once, so that the encoder is loaded before the first request.
+SAMPLE_DOCUMENT = Document("sample", "Sample", "A document that is never indexed.")
 
 
 class ApplyWorker:
@@ -65,15 +67,27 @@ class ApplyWorker:
 
     def _apply_requests(self) -> None:
         """Load the index, and then apply changes whenever a request asks for it."""
-        # Nothing may be live before the first build, which a request reports.
-        with suppress(FreshetError):
-            self._open_index(None).warm()
+        self._load()
         self._send(READY)
         while True:
             request = self._requests.get()
             # The batch encodes all its documents, so none of them is encoded ahead any more.
             self._encode_queue.clear()
             self._send(self._apply(request))
+
+    def _load(self) -> None:
+        """Load the index and the encoder, or end this process, so that the service does its work."""
+        try:
+            index = self._open_index(None)
+            index.warm()
+            # The first document is slow, because PyTorch is imported for it.
+            index.encode_ahead([SAMPLE_DOCUMENT])
+        except FreshetError:
+            # Nothing may be live before the first build. A request reports this.
+            return
+        except Exception:
+            log.exception("the index cannot be loaded")
+            os._exit(1)
 
     def _send(self, message: str | ApplyAnswer) -> None:
         # The service may have ended meanwhile. Then this process is about to end as well.

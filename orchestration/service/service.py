@@ -29,7 +29,7 @@ from model_code.errors import FreshetError
 from model_code.project import Project
 from model_code.retrieval.reranker import Reranker, RerankSettings
 from orchestration.service import searchers
-from orchestration.service.apply_process import ApplyProcess
+from orchestration.service.apply_process import ApplyProcess, uses_pytorch
 from orchestration.service.errors import Busy, NotReady
 from orchestration.service.following import FollowThread, PublishThread
 from orchestration.service.ingest_queue import Applier, IngestJob, IngestQueue, apply_job
@@ -194,12 +194,9 @@ class Service:
             self.search_processes.start()
         # Before the first build nothing is live (`NotReady`), and there is nothing to load.
         with suppress(NotReady):
-            searcher = self.searchers.current()
-            if self.apply_process is not None:
-                self.apply_process.start()
             # The first search of a process is slow. It is done here, so that no user waits for it.
-            searcher.search("warm", 1)
-            if self._may_change and self.apply_process is None:
+            self.searchers.current().search("warm", 1)
+            if self._may_change and self._applies_first_change():
                 self.index().warm()
 
         self._start_changes()
@@ -395,6 +392,10 @@ class Service:
             if failure != self._watch_failure:
                 log.error("new generations cannot be looked for: %s", failure)
         self._watch_failure = failure
+
+    def _applies_first_change(self) -> bool:
+        """Return whether this process applies changes until the apply process is ready."""
+        return self.apply_process is None or uses_pytorch()
 
     @property
     def _may_change(self) -> bool:

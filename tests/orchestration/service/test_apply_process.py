@@ -19,7 +19,7 @@ from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.index.project_ledger import WRITER_LOCK
 from model_code.errors import FreshetError
 from model_code.project import Project, file_lock
-from orchestration.service import apply_process, child_process
+from orchestration.service import apply_process, child_process, service
 from orchestration.service.apply_process import (
     IDLE_SECONDS,
     ApplyAnswer,
@@ -31,6 +31,7 @@ from orchestration.service.apply_process import (
 from orchestration.service.apply_worker import ApplyWorker
 from orchestration.service.child_process import READY, ChildProcess, ProcessEnded
 from orchestration.service.server import make_apply_process
+from orchestration.service.service import Service
 from tests.model_code.collection.conftest import make_build
 from tests.orchestration.service.conftest import until
 
@@ -111,6 +112,7 @@ class FakeChild:
         cannot_start: Whether a start has no effect, as without memory.
         sent: Messages that it received.
         before_answer: Is called while a batch is applied.
+        before_ready: Is called while somebody waits for the start.
     """
 
     pid = 1
@@ -122,14 +124,19 @@ class FakeChild:
         self.cannot_start = False
         self.sent: list[object] = []
         self.before_answer: Callable[[], None] = lambda: None
+        self.before_ready: Callable[[], None] = lambda: None
 
     def start(self) -> None:
         if not self.cannot_start:
             self.starts += 1
             self.is_started = True
 
-    def wait_ready(self, seconds: float) -> bool:
+    def check_ready(self) -> bool:
         return self.is_started and self.is_ready
+
+    def wait_ready(self, seconds: float) -> bool:
+        self.before_ready()
+        return self.check_ready()
 
     def send(self, message: object) -> None:
         if not self.is_started:
@@ -186,6 +193,7 @@ class TestLifeOfTheProcess:
         self, tmp_path: Path, child: FakeChild, monkeypatch: pytest.MonkeyPatch
     ) -> ApplyProcess:
         monkeypatch.setattr(apply_process, "ChildProcess", lambda *arguments: child)
+        monkeypatch.setattr(apply_process, "uses_pytorch", lambda: False)
         return ApplyProcess(Project(tmp_path))
 
     def pass_time(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,16 +213,6 @@ class TestLifeOfTheProcess:
     ) -> None:
         assert isinstance(process.applier(index), RemoteApplier)
         assert child.starts == 1
-
-    def test_service_starts_the_process_without_changes(
-        self, process: ApplyProcess, child: FakeChild, index: FakeIndex
-    ) -> None:
-        index.pending = False
-
-        process.start()
-
-        assert child.starts == 1
-        assert isinstance(process.applier(index), RemoteApplier)
 
     def test_ready_process_applies_changes(
         self, process: ApplyProcess, child: FakeChild, index: FakeIndex
@@ -314,6 +312,31 @@ class TestLifeOfTheProcess:
         process.stop_if_idle()
         assert child.is_started
 
+    def test_service_applies_changes_if_the_start_fails(
+        self, process: ApplyProcess, child: FakeChild, index: FakeIndex
+    ) -> None:
+        child.before_ready = child.stop
+
+        process.applier(index).apply()
+
+        assert child.starts == 1
+        assert index.applied == 1
+
+    def test_service_with_pytorch_does_not_wait_for_the_process(
+        self,
+        process: ApplyProcess,
+        child: FakeChild,
+        index: FakeIndex,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(apply_process, "uses_pytorch", lambda: True)
+        child.is_ready = False
+
+        assert process.applier(index) is index
+
+        child.is_ready = True
+        assert isinstance(process.applier(index), RemoteApplier)
+
     def test_service_repeats_the_batch_of_a_killed_process(
         self, process: ApplyProcess, child: FakeChild, index: FakeIndex
     ) -> None:
@@ -329,6 +352,7 @@ def test_killed_process_is_replaced(
     project: Project, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(child_process, "RESTART_SECONDS", 0)
+    monkeypatch.setattr(apply_process, "uses_pytorch", lambda: False)
     process = ApplyProcess(project)
     index = LiveIndex(project)
     receive(index, "first")
@@ -379,6 +403,19 @@ def test_error_of_the_process_is_raised(project: Project, monkeypatch: pytest.Mo
 
     with pytest.raises(FreshetError, match="no space left on the device"):
         process.apply(ApplyRequest("hce"))
+
+
+@pytest.mark.parametrize("has_pytorch", [False, True])
+def test_only_service_with_pytorch_loads_what_changes_need(
+    project: Project, has_pytorch: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "uses_pytorch", lambda: has_pytorch)
+    running_service = Service(project, apply_process=ApplyProcess(project))
+
+    running_service.start()
+
+    assert ("builder" in vars(running_service.index())) == has_pytorch
+    assert running_service.stop(30)
 
 
 def test_setting_turns_the_process_off(project: Project) -> None:

@@ -260,13 +260,17 @@ def test_service_applies_recorded_changes_before_it_ends(project, process, clien
     assert index.apply() is None
 
 
-def test_process_that_applies_changes_ends_with_the_service(tmp_path, start):
+def test_first_change_starts_a_process_that_ends_with_the_service(tmp_path, start):
     served_project = make_project(tmp_path)
     process = start("-m", "orchestration.cli", served=served_project)
-    (apply_process,) = psutil.Process(process.pid).children()
-    assert "orchestration.service.apply_worker" in apply_process.cmdline()
+    client = find_running_service(served_project)
+    service_process = psutil.Process(process.pid)
+    client.search("split a string")
+    assert service_process.children() == []
 
-    find_running_service(served_project).add([NEW])
+    client.add([NEW])
+    (apply_process,) = service_process.children()
+    assert "orchestration.service.apply_worker" in apply_process.cmdline()
     process.kill()
 
     _, alive = psutil.wait_procs([apply_process], timeout=30)
