@@ -76,7 +76,7 @@ class ApplyWorker:
             self._send(self._apply(request))
 
     def _load(self) -> None:
-        """Load the index and the encoder, or end this process, so that the service does its work."""
+        """Load the index and the encoder. End this process if this fails unexpectedly."""
         try:
             index = self._open_index(None)
             index.warm()
