@@ -3,9 +3,10 @@
 Run: python scripts/pictures.py PROJECT [--review FOLDER] [--only FILE ...]
 
 PROJECT is a clone or a project in which `freshet demo` has run. The script starts `freshet serve`
-and `freshet ui` there, and needs Debian's Chromium. It writes to docs/images. Look at every picture
-before you commit it. With --review, it also writes the search page on a phone, in dark colours and
-before a search, which the docs do not show. With --only, it takes only the named pictures.
+and `freshet ui` there, adds three documents with queries, and needs Debian's Chromium. It writes to
+docs/images. Look at every picture before you commit it. With --review, it also writes the search
+page on a phone, in dark colours and before a search, which the docs do not show. With --only, it
+takes only the named pictures.
 
 The pictures of experiments/loop and of the benchmarks belong to recorded runs, and are not taken
 again.
@@ -32,6 +33,28 @@ from playwright.sync_api import Browser, Page, TimeoutError, sync_playwright
 CHROMIUM = "/usr/bin/chromium"
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 QUERY = "How can I solve a system of linear equations?"
+ADDED_DOCUMENTS = "added_documents.png"
+# Documents that the script puts into the inbox for the picture `ADDED_DOCUMENTS`.
+DOCUMENTS_WITH_QUERIES = [
+    {
+        "_id": "hive",
+        "title": "The hive in March",
+        "text": "Look for brood and food. Wait for a warm day.",
+        "queries": ["first inspection of bees", "when can I open a hive in spring"],
+    },
+    {
+        "_id": "sourdough",
+        "title": "Feeding a sourdough",
+        "text": "Mix equal weights of flour and water. Keep the jar at room temperature.",
+        "queries": ["how to keep a starter alive", "my bread does not rise"],
+    },
+    {
+        "_id": "puncture",
+        "title": "Mending a puncture",
+        "text": "Find the hole under water, roughen the tube, and press the patch on it.",
+        "queries": ["repair a flat bicycle tyre"],
+    },
+]
 START_TIMEOUT_SECONDS = 300
 STOP_TIMEOUT_SECONDS = 90
 PAGE_TIMEOUT_MS = 60_000
@@ -127,6 +150,14 @@ def tool_pictures(dagster: str, mlflow: str, version: str) -> list[Picture]:
             "text=Passing",
             1250,
             820,
+        ),
+        Picture(
+            ADDED_DOCUMENTS,
+            f"{dagster}/assets/added_documents",
+            # A run shows this key if IncDSI refined documents.
+            "text=queries_answered_after",
+            1250,
+            920,
         ),
         Picture(
             "mlflow_runs.png",
@@ -290,6 +321,10 @@ def take_tool_pictures(browser: Browser, arguments: argparse.Namespace) -> None:
     mlflow = f"http://127.0.0.1:{mlflow_port}"
     ports = ["--dagster-port", str(dagster_port), "--mlflow-port", str(mlflow_port)]
     with running(arguments.project, "ui", *ports, pages=[dagster, mlflow]):
+        if ADDED_DOCUMENTS in arguments.only:
+            rows = [json.dumps(document) for document in DOCUMENTS_WITH_QUERIES]
+            inbox = arguments.project / "inbox"
+            (inbox / "pictures.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
         for picture in tool_pictures(dagster, mlflow, champion_version(mlflow)):
             if picture.file in arguments.only:
                 take_picture(browser, picture, arguments.to)
