@@ -28,7 +28,6 @@ import numpy as np
 
 from model_code.collection.segments.segment import LoadedSegment, SegmentView
 from model_code.collection.segments.solved import SolvedDocument, SolvedDocuments
-from model_code.distributed.encoding import encode_resumably
 from model_code.files import (
     MANIFEST,
     atomic_write,
@@ -334,6 +333,9 @@ def find_constraints(
         encoding: Folder of finished batches, from which an interrupted encoding resumes.
     """
     texts = [text for _, text in known]
+    # The import is inside because it imports PyTorch, which a service without changes lacks.
+    from model_code.distributed.encoding import encode_resumably
+
     vectors = encode_resumably(score.encoder_retriever.encoder.pytorch, texts, encoding)
     queries = score.encode(texts, vectors)
     owners = [document_id for document_id, _ in known]

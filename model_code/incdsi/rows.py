@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 # Least number of unused rows that an array gets whenever it is allocated.
 MIN_SPARE_ROWS = 16
@@ -433,6 +432,9 @@ class Int8Rows:
             return np.zeros(len(codes), np.float32), 0.0
         # The unit vector v/|v|, padded like the codes, and its bfloat16 copy x, (1, padded width).
         unit = np.pad(vector / norm, (0, codes.shape[1] - self.width))
+        # The import is inside because only a solver needs it, which most processes never run.
+        import torch
+
         rounded = torch.from_numpy(unit.astype(np.float32)).bfloat16()[None]
         # The distance |v/|v| - x| between the unit vector and its bfloat16 copy.
         rounding = vector_norm(unit - rounded[0].double().numpy())
