@@ -63,6 +63,9 @@ def main() -> None:
                 part_settings = dict(settings)
                 if "documents" in options:
                     part_settings.update(settings["reduced"])
+                if "training" in options:
+                    part_settings["training"] = dict(settings["training"])
+                    part_settings["training"].update(options["training"])
                 if part == "trained":
                     trainings = arguments.cache / f"trained-{name}"
                     rows = measure_trained(collection, encoder, options, part_settings, trainings)
