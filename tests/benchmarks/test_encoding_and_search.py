@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import encoding, measurement, search
+from benchmarks import encoding, machine_limits, search
 from model_code.encoding.encoder import Encoder
 from tests.benchmarks.rows import check
 from tests.tiny_encoder import make_tiny_encoder
@@ -18,8 +18,8 @@ from tests.tiny_encoder import make_tiny_encoder
 
 @pytest.fixture(autouse=True)
 def _small_floors(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measurement, "READ_BYTES", 2**16)
-    monkeypatch.setitem(measurement.SIDE, "cpu", 32)
+    monkeypatch.setattr(machine_limits, "READ_BYTES", 2**16)
+    monkeypatch.setitem(machine_limits.SIDE, "cpu", 32)
 
 
 @pytest.fixture(scope="module")
