@@ -74,9 +74,11 @@ def serve(
 
     Example: freshet serve --port 8765
     """
-    # Requests run at the same time, each in its own thread. If torch also used several threads per
-    # request, requests would take ten times longer. Torch reads this variable at its import.
+    # Requests run at the same time, each in its own thread. If NumPy and PyTorch also used several
+    # threads per request, requests would take ten times longer. Both read these variables at their
+    # import. The second one is set for all commands in a container, and goes before the first.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"]
     from orchestration.running_service import NoRegistration, register_service
 
     if follow is not None:
