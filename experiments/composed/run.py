@@ -17,6 +17,7 @@ from experiments.tables import measure_projects
 from model_code.evaluation.scores import average_over_seeds, load_scores, strip_seed
 from model_code.evaluation.significance import interval_over_seeds, paired_randomisation_test
 from model_code.project import Project
+from model_code.retriever_settings import BM25, BM25_KNOWN
 from orchestration.cli.results import load_comparison
 
 HERE = Path(__file__).parent
@@ -25,7 +26,9 @@ FUSION = "fused"
 COMPONENT = "hce"
 UNTRAINED = "untrained"
 # Systems that the table of differences leaves out.
-WITHOUT_DIFFERENCES = ("bm25", "zero_shot")
+WITHOUT_DIFFERENCES = (BM25, BM25_KNOWN, "zero_shot")
+# Pairs of systems that are compared on each group of queries.
+GROUP_PAIRS = ((FUSION, UNTRAINED), (BM25_KNOWN, BM25), (FUSION, BM25_KNOWN))
 METRIC = "nDCG@10"
 OTHER_METRICS = ("hit@1", "R@100")
 RANDOMISATIONS = 10_000
@@ -58,18 +61,21 @@ def measure(project: Path) -> dict[str, Any]:
 def _summarise_group(group: Mapping[str, Any]) -> dict[str, Any]:
     """Return the results of a group of test queries.
 
-    The comparison has two groups. A query is `seen` if a training query asks for the same document.
+    The comparison has two groups: queries with a relevant document that has known queries, and all
+    others.
     """
     systems = group["systems"]
     first_system = next(iter(systems.values()))
     differences = {
         (row["system"], row["reference"], row["metric"]): row for row in group["differences"]
     }
-    return {
+    summary = {
         "queries": first_system[METRIC]["queries"],
         "systems": {name: values[METRIC]["value"] for name, values in systems.items()},
-        "fused less untrained": differences[FUSION, UNTRAINED, METRIC],
     }
+    for system, reference in GROUP_PAIRS:
+        summary[f"{system} less {reference}"] = differences[system, reference, METRIC]
+    return summary
 
 
 def compare_with_component(evaluations: Path) -> dict[str, Any]:
@@ -101,10 +107,11 @@ def compare_with_component(evaluations: Path) -> dict[str, Any]:
 
 
 def tables(result: Mapping[str, Any]) -> str:
-    """Return the page's tables: one per corpus, then all differences from the untrained fusion."""
+    """Return the page's tables: one per corpus, then differences between systems."""
     blocks = [_system_table(corpus, result[corpus]) for corpus in sorted(result)]
     blocks.append(_difference_table(result))
     blocks.append(_group_table(result))
+    blocks.append(_known_table(result))
     return "\n".join(blocks)
 
 
@@ -156,6 +163,53 @@ def _group_table(result: Mapping[str, Any]) -> str:
                 f"{_format_difference(difference)} | {difference['p']:.4f} |"
             )
     return "\n".join(lines) + "\n"
+
+
+def _known_table(result: Mapping[str, Any]) -> str:
+    """Return the table of `bm25_known`, on all test queries and on each group of them."""
+    lines = [
+        "| corpus | queries | bm25 | bm25_known | less bm25 | fused | fused less bm25_known |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for corpus, build in sorted(result.items()):
+        # Builds that are older than this baseline have no row until it is added to them.
+        if BM25_KNOWN not in build["systems"]:
+            continue
+        means = {name: cells[METRIC]["value"] for name, cells in build["systems"].items()}
+        rows = {f"{row['system']} less {row['reference']}": row for row in build["differences"]}
+        lines.append(known_row(corpus, "all", build["queries"], means, rows))
+        for name, group in sorted(build["groups"].items()):
+            lines.append(known_row(corpus, name, group["queries"], group["systems"], group))
+    return "\n".join(lines) + "\n"
+
+
+def known_row(
+    corpus: str,
+    group: str,
+    queries: int,
+    means: Mapping[str, float],
+    differences: Mapping[str, Any],
+) -> str:
+    """Return a row of the table of `bm25_known`.
+
+    Args:
+        corpus: Name of the corpus.
+        group: Name of the group of queries.
+        queries: Number of the queries.
+        means: Mean of each system.
+        differences: Differences with intervals, by "SYSTEM less REFERENCE". A difference that is
+            missing is computed from the means, without an interval.
+    """
+    cells = [corpus, f"{group}, {queries:,}", _format_value(means[BM25])]
+    for system, reference in ((BM25_KNOWN, BM25), (FUSION, BM25_KNOWN)):
+        cells.append(_format_value(means[system]))
+        row = differences.get(f"{system} less {reference}")
+        if row is None:
+            difference = f"{means[system] - means[reference]:+.3f}".replace("0.", ".")
+        else:
+            difference = _format_difference(row)
+        cells.append(difference)
+    return f"| {' | '.join(cells)} |"
 
 
 def _format_interval(cell: Mapping[str, float]) -> str:

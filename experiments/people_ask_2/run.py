@@ -6,6 +6,8 @@ A headline is a document's title in plain words with its first sentence.
 the stage `baselines` has run. Half of the questions, `dev`, were used for choices; the other half,
 `final`, is for the result. The command writes its half of `result.json` and the tables of the page.
 With `final people_ask=PROJECT`, it asks the fifty questions of the experiment `people_ask`.
+With `--words`, only BM25 is measured, with and without known queries. A project then needs only the
+stage `corpus`, and other systems keep their result.
 
 The fusion has the default weights for a corpus without judged queries. Documents are complete, as
 in the live collection. Answers are names of functions; any name of a document counts.
@@ -13,14 +15,16 @@ in the live collection. Answers are names of functions; any name of a document c
 
 from __future__ import annotations
 
+import argparse
 import re
-import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from experiments.people_ask.run import open_word_search
 from experiments.tables import write_tables
 from model_code.corpus.tables import load_corpus
 from model_code.evaluation.metrics import evaluate_run
@@ -29,6 +33,7 @@ from model_code.files import read_json, write_json
 from model_code.retrieval.fused import FusedSearch, Fusion, ScoreNormalizer
 from model_code.retrieval.kinds import open_retriever
 from model_code.retrieval.protocol import LATE_SUFFIX, Retriever
+from model_code.retriever_settings import BM25, BM25_KNOWN
 from model_code.stages.baselines import HEADLINE, UNTRAINED
 from model_code.stages.fusion import default_weights
 
@@ -44,6 +49,12 @@ ALIASES = re.compile(r"\n\nAlso called ([\w., ]+)\.\Z")
 FIFTY = "people_ask"
 BASELINE = "fusion without headlines"
 SYSTEM = "fusion with headlines"
+# Pairs of systems that are compared, by their key in the result.
+GAINS = {"gains": (SYSTEM, BASELINE), "gains of known queries": (BM25_KNOWN, BM25)}
+# What a gain comes from, by the key in the result.
+CAUSES = {"gains": "Headlines", "gains of known queries": "Known queries in BM25"}
+# Systems of the table, in its order.
+TABLE_ORDER = ("zero_shot", BM25, BM25_KNOWN, HEADLINE, BASELINE, SYSTEM)
 BOOTSTRAP_SAMPLES = 4000
 RANDOMISATIONS = 10_000
 
@@ -60,14 +71,34 @@ class Questions(NamedTuple):
     qrels: dict[str, dict[str, int]]
 
 
-def main(half: str, projects: Mapping[str, Path]) -> None:
-    """Measure one half of the questions, and write the result and the page's tables."""
+def main(half: str, projects: Mapping[str, Path], only_words: bool = False) -> None:
+    """Measure one half of the questions, and write the result and the page's tables.
+
+    Args:
+        half: A key of `HALVES`.
+        projects: Project of each corpus.
+        only_words: Measure only BM25, and keep the results of other systems.
+    """
     result = read_json(RESULT) if RESULT.is_file() else {}
     for corpus, project in projects.items():
         questions = read_questions(corpus, half, document_names(project))
-        result.setdefault(half, {})[corpus] = measure(project, questions)
+        by_corpus = result.setdefault(half, {})
+        if only_words:
+            with tempfile.TemporaryDirectory() as folder:
+                systems = open_word_search(project, Path(folder))
+                update_report(by_corpus[corpus], measure(systems, questions))
+        else:
+            by_corpus[corpus] = measure(open_systems(project), questions)
     write_json(RESULT, result)
     write_tables(HERE, tables(result))
+
+
+def update_report(report: dict[str, Any], measured: Mapping[str, Any]) -> None:
+    """Add systems and gains of a measurement to the report on the same questions."""
+    for key in ("systems", "first three"):
+        report[key].update(measured[key])
+    for key in GAINS.keys() & measured.keys():
+        report[key] = measured[key]
 
 
 def read_questions(corpus: str, half: str, names: Mapping[str, str]) -> Questions:
@@ -108,7 +139,10 @@ def document_names(project: Path) -> dict[str, str]:
 
 
 def open_systems(project: Path) -> dict[str, Retriever]:
-    """Open each component of the untrained fusion, and the fusion with and without headlines."""
+    """Open the components of the untrained fusion, BM25 with known queries, and two fusions.
+
+    One fusion has headlines, and the other one has not.
+    """
     components: dict[str, Any] = {}
     for name in UNTRAINED.of:
         build = project / "artifacts" / "baselines" / name / "build"
@@ -119,7 +153,9 @@ def open_systems(project: Path) -> dict[str, Retriever]:
         BASELINE: [name for name in all_names if name != HEADLINE],
         SYSTEM: all_names,
     }
+    known = project / "artifacts" / "baselines" / BM25_KNOWN / "build"
     systems: dict[str, Retriever] = dict(components)
+    systems[BM25_KNOWN] = open_retriever(known / "encoder", known / "index")
     for system, names in names_of_system.items():
         normalizers = {}
         for name, component in components.items():
@@ -132,23 +168,23 @@ def open_systems(project: Path) -> dict[str, Retriever]:
     return systems
 
 
-def measure(project: Path, questions: Questions) -> dict[str, Any]:
-    """Return the metrics of each system, and the gain of the fusion by headlines.
+def measure(systems: Mapping[str, Retriever], questions: Questions) -> dict[str, Any]:
+    """Return the metrics of each system, and the gains by headlines and by known queries.
 
     Args:
-        project: Folder of the project.
+        systems: The systems by name.
         questions: The questions.
 
     Returns:
-        The means of each system, the gains by metric, and the first three documents of each system
-        for each question.
+        The means of each system, the first three documents of each system for each question, and
+        those of `GAINS` by metric whose systems are given.
     """
     texts, qrels = questions
     # Scores (q,) of the questions, by system and metric.
     values: dict[str, dict[str, np.ndarray]] = {}
     means: dict[str, dict[str, float]] = {}
     found: dict[str, dict[str, list[str]]] = {}
-    for system, retriever in open_systems(project).items():
+    for system, retriever in systems.items():
         rankings = retriever.search(list(texts.values()), 10)
         run = dict(zip(texts, rankings, strict=True))
         scores = evaluate_run(run, qrels, METRICS)
@@ -162,10 +198,14 @@ def measure(project: Path, questions: Questions) -> dict[str, Any]:
         for question, text in texts.items():
             found[system][text] = [document for document, _ in run[question][:3]]
 
-    gains = {}
-    for metric in METRICS:
-        gains[metric] = describe_gain(values[SYSTEM][metric] - values[BASELINE][metric])
-    return {"questions": len(texts), "systems": means, "gains": gains, "first three": found}
+    report: dict[str, Any] = {"questions": len(texts), "systems": means, "first three": found}
+    for key, (system, reference) in GAINS.items():
+        if system in values:
+            report[key] = {}
+            for metric in METRICS:
+                differences = values[system][metric] - values[reference][metric]
+                report[key][metric] = describe_gain(differences)
+    return report
 
 
 def describe_gain(differences: np.ndarray) -> dict[str, Any]:
@@ -193,37 +233,48 @@ def tables(result: Mapping[str, Any]) -> str:
             lines.append("")
             lines.append("| system | first | among three | nDCG@10 |")
             lines.append("|---|---|---|---|")
-            for system in (*UNTRAINED.of, BASELINE, SYSTEM):
+            for system in TABLE_ORDER:
+                # BM25 with known queries is newer than the other systems.
+                if system not in report["systems"]:
+                    continue
                 means = report["systems"][system]
                 first = round(means["hit@1"] * count)
                 three = round(means["hit@3"] * count)
                 lines.append(f"| {system} | {first} | {three} | {means[METRIC]:.3f} |")
             lines.append("")
-            lines.append(gain_text(report["gains"]))
-            lines.append("")
+            for key, cause in CAUSES.items():
+                if key in report:
+                    lines.append(gain_text(cause, report[key]))
+                    lines.append("")
     return "\n".join(lines)
 
 
-def gain_text(gains: Mapping[str, Any]) -> str:
-    """Return the gains of headlines as a sentence."""
+def gain_text(cause: str, gains: Mapping[str, Any]) -> str:
+    """Return the gains by headlines or by known queries as a sentence."""
     ndcg = gains[METRIC]
     three = gains["hit@3"]
     interval = f"[{ndcg['low']:+.3f}, {ndcg['high']:+.3f}]"
     return (
-        f"Headlines: nDCG@10 {ndcg['mean']:+.3f} {interval}, p = {ndcg['p']:.3f}; among three "
+        f"{cause}: nDCG@10 {ndcg['mean']:+.3f} {interval}, p = {ndcg['p']:.3f}; among three "
         f"{three['better']} questions gained and {three['worse']} lost."
     )
 
 
-def parse_arguments(arguments: Sequence[str]) -> tuple[str, dict[str, Path]]:
-    """Return the half and the project of each corpus."""
-    half, *pairs = arguments
+def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the half, the project of each corpus, and whether only BM25 is measured."""
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
+    parser.add_argument("half", choices=HALVES, help="questions to ask")
+    parser.add_argument("projects", nargs="+", metavar="NAME=PROJECT", help="corpus and project")
+    parser.add_argument("--words", action="store_true", help="measure only BM25")
+    options = parser.parse_args(arguments)
     projects = {}
-    for pair in pairs:
+    for pair in options.projects:
         corpus, _, project = pair.partition("=")
         projects[corpus] = Path(project).resolve()
-    return half, projects
+    options.projects = projects
+    return options
 
 
 if __name__ == "__main__":
-    main(*parse_arguments(sys.argv[1:]))
+    options = parse_arguments()
+    main(options.half, options.projects, options.words)

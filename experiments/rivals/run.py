@@ -14,14 +14,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from experiments.known_words import WordSearch, format_difference, measure, training_queries
 from experiments.papers.data import prepare_corpus
 from experiments.papers.evaluation import evaluate
 from experiments.papers.masked_model import masked_model
 from experiments.papers.run import Experiment, rows_of
 from experiments.tables import write_tables
+from model_code.corpus.known_queries import KNOWN_QUERIES
 from model_code.corpus.tables import Corpus, load_corpus, passage_texts
 from model_code.encoding.base_models import locate_model
 from model_code.files import read_json, write_json
+from model_code.retriever_settings import BM25, BM25_KNOWN
+from orchestration.parameters import Parameters
 
 if TYPE_CHECKING:
     from experiments.rivals.systems import Task
@@ -33,7 +37,9 @@ METRIC = "nDCG@10"
 PART = "freshet"
 BM25S = "bm25s"
 # Freshet's systems that are not trained.
-UNTRAINED_SYSTEMS = ("bm25", "zero_shot", "untrained")
+UNTRAINED_SYSTEMS = (BM25, "zero_shot", "untrained")
+# Systems that are not trained, in the order of the table. Trained systems follow.
+TABLE_ORDER = (BM25, BM25_KNOWN, BM25S, "zero_shot", "untrained")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -54,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         result.setdefault(corpus, {})[system] = measured
         write_json(file, result)
         if (options.output / "README.md").is_file():
-            write_tables(options.output, result_table(result))
+            write_tables(options.output, result_tables(result))
         print(corpus, system, measured["test"], flush=True)
 
     for name in settings["corpora"]:
@@ -63,12 +69,41 @@ def main(arguments: Sequence[str] | None = None) -> None:
             references = experiment.measure_references(name)
             for system in UNTRAINED_SYSTEMS:
                 keep(name, system, references[system])
+        if BM25_KNOWN not in measured:
+            keep(name, BM25_KNOWN, measure_known_words(name, settings, data, cache))
         for row in rows_of(PART, settings["parts"][PART]):
             if row.corpus == name and row.name not in measured:
                 keep(name, row.name, _without_details(experiment.measure(row)))
         missing = [rival for rival in (BM25S, *settings["rivals"]) if rival not in measured]
         if missing:
             measure_rivals(name, missing, settings, data, cache, keep)
+
+
+def measure_known_words(
+    name: str, settings: Mapping[str, Any], data: Path, cache: Path
+) -> dict[str, Any]:
+    """Evaluate BM25 with the words of training queries, as a build does.
+
+    Args:
+        name: Name of the corpus.
+        settings: All settings.
+        data: Folder of the data sets.
+        cache: Folder of downloads and builds.
+
+    Returns:
+        The mean metrics on dev and test, how known queries count, and the paired difference of
+        the test metric from BM25 without known queries.
+    """
+    folder = prepare_corpus(name, settings, data, cache)["corpus"]
+    corpus = load_corpus(folder)
+    training_queries(corpus).save(folder / KNOWN_QUERIES)
+    searches = WordSearch.open(folder, Parameters(retrievers={}), folder.parent / "checkpoints")
+    measured = measure(searches)
+    return {
+        **evaluate(corpus, searches.known.search),
+        "words": measured["words"],
+        "less_bm25": measured["difference"],
+    }
 
 
 def measure_rivals(
@@ -143,16 +178,40 @@ def make_task(corpus: Corpus, max_tokens: int) -> Task:
     return Task(ids, texts, queries, positives, max_tokens)
 
 
+def result_tables(result: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the table of all systems, and the table of BM25 with known queries."""
+    return f"{result_table(result)}\n{known_words_table(result)}"
+
+
+def known_words_table(result: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the gain of BM25 by the words of training queries on each corpus."""
+    lines = [
+        "| corpus | word weight | bm25_known less bm25 | p |",
+        "|---|---|---|---|",
+    ]
+    for corpus, measured in result.items():
+        if BM25_KNOWN in measured:
+            known = measured[BM25_KNOWN]
+            difference = known["less_bm25"]
+            lines.append(
+                f"| {corpus} | {known['words']['weight']:g} | {format_difference(difference)} "
+                f"| {difference['p']:.4f} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
 def result_table(result: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the test metric of each system on each corpus."""
-    systems: dict[str, None] = {}
+    measured_systems: dict[str, None] = {}
     for measured in result.values():
-        systems.update(dict.fromkeys(measured))
+        measured_systems.update(dict.fromkeys(measured))
+    untrained = [system for system in TABLE_ORDER if system in measured_systems]
+    trained = [system for system in measured_systems if system not in TABLE_ORDER]
     lines = [
         f"| system | {' | '.join(result)} |",
         f"|---|{'---|' * len(result)}",
     ]
-    for system in systems:
+    for system in (*untrained, *trained):
         cells = []
         for measured in result.values():
             # A system that was not measured on this corpus has an empty cell.
