@@ -252,7 +252,7 @@ def test_score_part_keeps_its_colour_in_all_hits(visit):
     page = visit()
 
     classes = page.evaluate("""() => {
-        const parts = names => ({score: 1, tokens: names.map(token => ({token, weight: 1}))});
+        const parts = names => ({score: 1, tokens: names.map(token => ({token, weight: 1, known_words: []}))});
         const colours = names => {
             const [bar, sum] = scoreExplanation(parts(names));
             return [...bar.children, ...sum.children].map(node => node.className);

@@ -111,7 +111,7 @@ def test_failing_retriever_does_not_stop_others(project, monkeypatch, tmp_path):
     assert work.kind == "add"
     assert work.retriever == "other"
     assert work.event_range == EventRange(1, 1)
-    assert work.reason == "1 changes are waiting for other"
+    assert work.reason == "1 change is waiting for other"
     upkeep = BackgroundMaintenance(project)
     assert upkeep.run_all() == outcome.behind
     monkeypatch.setattr(StandInBuilder, "apply", real)
