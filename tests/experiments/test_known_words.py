@@ -13,6 +13,7 @@ import pytest
 from experiments import known_words
 from experiments.composed import add_known_words, run
 from model_code.corpus.known_queries import KNOWN_QUERIES
+from model_code.corpus.tables import load_corpus
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_text
 
@@ -139,6 +140,15 @@ def test_difference_without_scores_has_no_interval() -> None:
     line = run.known_row("moss", "all", 8, means, {"bm25_known less bm25": row})
 
     assert line == "| moss | all, 8 | .500 | .750 | +.250 [+.125, +.375] | .625 | -.125 |"
+
+
+def test_only_training_queries_are_known(root: Path) -> None:
+    measure(root)
+    corpus = load_corpus(root / "cache" / "corpus")
+
+    known = known_words.training_queries(corpus)
+
+    assert [query.text for query in known.queries] == ["umbrella weather"]
 
 
 @pytest.mark.parametrize("page", known_words.PAGES)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from experiments.rivals.run import make_task, result_table
+from experiments.rivals.run import known_words_table, make_task, result_table
 from model_code.corpus.tables import Corpus
 from tests.tiny_encoder import make_tiny_encoder, make_tiny_model
 
@@ -69,3 +69,21 @@ def test_table_has_a_column_for_each_corpus():
         "| bm25 | .500 | .250 |",
         "| hce |  | .750 |",
     ]
+
+
+def test_known_words_follow_plain_bm25_in_the_table():
+    cell = {"test": {"nDCG@10": 0.5}}
+    result = {"moss": {"hce": cell, "bm25": cell, "bm25_known": cell}}
+
+    rows = result_table(result).splitlines()[2:]
+
+    assert [row.split(" | ")[0] for row in rows] == ["| bm25", "| bm25_known", "| hce"]
+
+
+def test_gain_of_known_words_has_an_interval():
+    difference = {"difference": 0.25, "low": -0.125, "high": 0.5, "p": 0.0625}
+    result = {"moss": {"bm25_known": {"words": {"weight": 0.5}, "less_bm25": difference}}}
+
+    row = known_words_table(result).splitlines()[-1]
+
+    assert row == "| moss | 0.5 | +.250 [-.125, +.500] | 0.0625 |"

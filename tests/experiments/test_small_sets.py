@@ -11,6 +11,7 @@ import pytest
 
 from experiments.small_sets import run
 from experiments.tables import END, START
+from model_code.errors import FreshetError
 from model_code.files import read_json
 
 SETTINGS = """
@@ -72,6 +73,48 @@ def test_page_shows_differences_with_intervals(folder: Path) -> None:
     page = (folder / "README.md").read_text()
     # Two questions with the differences 0 and .1: t(.975, 1 degree of freedom) is 12.7.
     assert "| +0.050 [-0.585, +0.685] |" in page
+
+
+def older_row(bm25: float) -> dict[str, Any]:
+    """A stored row of one training and one test question, without known queries."""
+    return {"set": "moss", "size": 12, "seed": 0, "scores": {"bm25": [bm25]}}
+
+
+@pytest.fixture
+def moss() -> run.DataSet:
+    """Two documents. The word of the test question is only in a training question of its answer."""
+    documents = {"d1": {"text": "oak and fern"}, "d2": {"text": "oak and moss"}}
+    judged: run.Qrels = {}
+    queries = {"q": "carpet"}
+    for number in range(6):
+        judged[f"fern{number}"] = {"d1": 1}
+        judged[f"moss{number}"] = {"d2": 1}
+        queries[f"fern{number}"] = "feathery fern"
+        queries[f"moss{number}"] = "mossy carpet"
+    return run.DataSet(documents, queries, {"train": judged, "test": {"q": {"d2": 1}}})
+
+
+FEW = {
+    "test_queries": 1,
+    "documents": 2,
+    "cloze": {"per_document": 1, "min_words": 1, "max_words": 2},
+    "metric": "hit@1",
+    "depth": 2,
+    "rrf": 60,
+}
+
+
+def test_known_words_are_added_to_an_older_row(moss: run.DataSet) -> None:
+    row = older_row(bm25=0.0)
+
+    run.add_known_scores(row, moss, FEW)
+
+    assert row["scores"] == {"bm25": [0.0], "known": [1.0]}
+
+
+def test_row_with_other_bm25_scores_is_refused(moss: run.DataSet) -> None:
+    with pytest.raises(FreshetError, match=r"BM25 differs by 1\.0000"):
+        run.add_known_scores(older_row(bm25=1.0), moss, FEW)
 
 
 def test_fusion_adds_reciprocal_ranks() -> None:
