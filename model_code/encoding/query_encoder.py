@@ -283,12 +283,13 @@ def load_query_encoder(
         encode: the transformer is not a published BERT in float32, or its vectors are projected.
     """
     reference = EncoderReference.read(Path(source))
-    folder = locate_model(source if reference is None else reference.base)
-    layout = read_layout(folder)
-    pooling = layout.pooling or "mean"
-    prompts = layout.prompts
-    limit = max_tokens or layout.max_tokens
-    if reference is not None:
+    if reference is None:
+        layout = read_layout(locate_model(source))
+        pooling = layout.pooling or "mean"
+        prompts = layout.prompts
+        limit = max_tokens or layout.max_tokens
+    else:
+        layout = read_layout(locate_model(reference.base))
         pooling = reference.pooling
         prompts = reference.prompts
         limit = max_tokens or reference.max_tokens
