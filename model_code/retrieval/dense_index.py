@@ -53,7 +53,7 @@ EXACT_SETTINGS = IndexSettings(flat_below=ALWAYS_EXACT)
 EXTRA_CANDIDATES = 16
 """Number of candidate passages that are fetched beyond those needed for k documents."""
 
-MAX_EXHAUSTIVE_ROWS = 4096
+MAX_EXHAUSTIVE_ROWS = 2048
 """Largest number of allowed passages for which a filtered search scores every allowed passage."""
 
 MAX_PROBE_FACTOR = 8
