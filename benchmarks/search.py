@@ -28,7 +28,7 @@ from model_code.hierarchy.build import build_hierarchy
 from model_code.hierarchy.settings import HierarchySettings
 from model_code.hierarchy.tree import Hierarchy
 from model_code.retrieval.bm25 import Bm25Retriever
-from model_code.retrieval.bm25_index import Bm25Segment
+from model_code.retrieval.bm25_segment import Bm25Segment
 from model_code.retrieval.dense import DenseRetriever
 from model_code.retrieval.dense_index import DenseIndex
 from model_code.retrieval.fused import FusedSearch, Fusion, ScoreNormalizer

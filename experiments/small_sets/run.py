@@ -33,7 +33,7 @@ from model_code.files import read_json, write_json
 from model_code.queries.pseudo_queries import InverseCloze
 from model_code.queries.settings import ClozeSettings
 from model_code.retrieval.bm25 import Bm25Retriever
-from model_code.retrieval.bm25_index import KnownWords
+from model_code.retrieval.bm25_known import KnownWords
 from model_code.retrieval.index_settings import Bm25Settings
 from model_code.retrieval.indexed import NewPassages
 from model_code.settings import parse

@@ -44,7 +44,7 @@ from model_code.lexical.token_index.index import SparseIndex, TokenIndex
 from model_code.lexical.token_index.known_tokens import KnownTokens, TokensWithKnown
 from model_code.lexical.token_index.postings import Sparse
 from model_code.progress import Progress, no_progress
-from model_code.retrieval.bm25_index import KnownWords
+from model_code.retrieval.bm25_known import KnownWords
 from model_code.retrieval.id_map import IdMap
 from model_code.retrieval.protocol import Ranking, Retriever, Search, TokenMatch
 from model_code.text.known_queries import KnownQuery

@@ -21,14 +21,9 @@ import numpy as np
 
 from model_code.errors import FreshetError
 from model_code.files import MANIFEST, read_json, write_json
-from model_code.retrieval.bm25_index import (
-    Bm25Index,
-    Bm25Query,
-    Bm25Segment,
-    KnownPart,
-    KnownSegment,
-    KnownWords,
-)
+from model_code.retrieval.bm25_index import Bm25Index, Bm25Query
+from model_code.retrieval.bm25_known import KnownPart, KnownSegment, KnownWords
+from model_code.retrieval.bm25_segment import Bm25Segment
 from model_code.retrieval.index_settings import Bm25Settings
 from model_code.retrieval.indexed import IndexedRetriever, NewPassages, RetrieverSegment
 from model_code.retrieval.protocol import Retriever

@@ -25,36 +25,32 @@ documents. Posting lists in numpy do that and search as fast.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
-from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, reduce
-from itertools import chain
-from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from model_code.files import (
-    canonical_json,
-    hash_text,
-    read_json,
-    read_manifest,
-    verify_checksums,
-    write_json,
-    write_manifest,
+from model_code.files import canonical_json, hash_text
+from model_code.retrieval.bm25_known import (
+    KnownCounts,
+    KnownPart,
+    KnownSegment,
+    KnownWords,
+    PairTerms,
+    PairWithout,
 )
-from model_code.mapped_tensors import map_tensors, write_tensors
-from model_code.retrieval.id_map import (
-    AllowedDocuments,
-    IdMap,
-    IdMaps,
-    number_on_lookup,
-    read_id_map,
+from model_code.retrieval.bm25_segment import FORMAT, Bm25Segment, join_ranges
+from model_code.retrieval.bm25_weights import (
+    MIN_COMMON_SHARE,
+    TermWeights,
+    WeightCache,
+    inverse_document_frequency,
 )
+from model_code.retrieval.id_map import AllowedDocuments, IdMaps
 from model_code.retrieval.index_settings import Bm25Settings
 from model_code.retrieval.protocol import Ranking, Retriever, TokenMatch, TypedQuery
 from model_code.retrieval.typed_words import (
@@ -62,395 +58,37 @@ from model_code.retrieval.typed_words import (
     corrected_stem,
     split_unfinished_word,
 )
-from model_code.settings import require
-from model_code.text.known_queries import (
-    MIN_DUPLICATE_JACCARD,
-    KnownQuery,
-    KnownQueryLimits,
-    select_queries,
-)
+from model_code.text.known_queries import MIN_DUPLICATE_JACCARD
 from model_code.text.terms import get_analyzer
 from model_code.text.words import split_search_words
 
 if TYPE_CHECKING:
     from scipy import sparse
 
-FORMAT = 3
-"""Version of the format on disk. It changes also if texts are split into terms differently."""
-
-OTHER_FORMAT_REMEDY = (
-    "build it again: freshet run, then freshet promote. Documents that were added since the build: "
-    "freshet export --all with the version of Freshet that indexed them, then freshet import"
-)
-KIND = "bm25"
-VOCABULARY = "vocabulary.json"
-DOCUMENT_IDS = "document_ids.json"
-POSTINGS = "postings.safetensors"
 DEFAULT_SETTINGS = Bm25Settings()
-
 # Unicode's last character: all terms that begin with a prefix sort before prefix + LAST_CHARACTER.
 LAST_CHARACTER = "\U0010ffff"
 # Number of completions of an unfinished word that an explanation names.
 MAX_NAMED_COMPLETIONS = 3
 # Lower limit of a query's highest possible score. It avoids a division by 0.
 MIN_HIGHEST_SCORE = 1e-9
-
+# Weight of the completions of a typed last word that is itself a term of the index.
 FINISHED_WORD_FACTOR = 0.5
-"""Weight of the completions of a typed last word that is itself a term of the index."""
 
-MIN_COMMON_SHARE = 1 / 8
-"""Share of all passages that contain a term, from which the term is common.
-
-The weights of a common term are stored for all passages, since adding a whole array is faster.
-"""
-
+# Size of the cached weights of terms, in bytes per passage of the index. The weights of a common
+# term take 8 bytes per passage, and those of other terms 12 for each passage that contains the
+# term. So there is room for the common terms and for hundreds of others.
 MAX_CACHED_BYTES_PER_PASSAGE = 256
-"""Size of the cached weights of terms, in bytes per passage of the index.
 
-The weights of a common term take 8 bytes per passage, and those of other terms 12 for each passage
-that contains the term. So there is room for the common terms and for hundreds of others.
-"""
-
-MAX_KEPT_SCORES = 2**27
-"""Number of scores, over all queries of a call, up to which queries keep them (512 MiB).
-
-A search, the scores of candidates and the best passage need the same scores. An evaluation of
-thousands of queries over a large index would fill the memory with them, so it computes them again.
-"""
-
+# Size in bytes up to which a small index caches the weights of the terms that were searched. A
+# quarter of it did not suffice for the terms of 400 queries over 21,000 passages, so that a search
+# took 1.6 times as long.
 MIN_CACHED_BYTES = 2**24
-"""Size in bytes up to which a small index caches the weights of the terms that were searched.
 
-A quarter of it did not suffice for the terms of 400 queries over 21,000 passages, so that a search
-took 1.6 times as long.
-"""
-
-
-MAX_BLOCK_PASSAGES = 2**15
-"""Number of passages that are indexed at a time, which bounds the memory of a build.
-
-It is at most 65,536, so that rows of a block fit into 16 bits.
-"""
-
-
-class _PostingBlock(NamedTuple):
-    """The postings of some consecutive passages, in compact types.
-
-    terms: Numbers of the terms that occur, ascending, shape (t,), int32.
-    counts: Number of passages that contain each of them, shape (t,), int64.
-    rows: Passage of each posting within the block, ascending per term, shape (p,), uint16.
-    frequencies: Occurrences of the term in that passage, shape (p,), as few bytes as possible.
-    lengths: Number of terms of each passage, shape (n,), int32.
-    """
-
-    terms: np.ndarray
-    counts: np.ndarray
-    rows: np.ndarray
-    frequencies: np.ndarray
-    lengths: np.ndarray
-
-    @classmethod
-    def build(cls, passages: Sequence[Sequence[int]]) -> _PostingBlock:
-        """Count how often each term occurs in each passage.
-
-        Args:
-            passages: Numbers of the terms of each of n passages, n at most 65,536.
-        """
-        lengths = np.fromiter(map(len, passages), np.int32, len(passages))
-        terms = np.fromiter(chain.from_iterable(passages), np.int64, int(lengths.sum()))
-
-        # Occurrences of a term in a passage have equal keys.
-        occurrence_keys = terms * len(passages)
-        occurrence_keys += np.repeat(np.arange(len(passages)), lengths)
-        keys, frequencies = np.unique(occurrence_keys, return_counts=True)
-        posting_terms, rows = np.divmod(keys, max(1, len(passages)))
-        present_terms, counts = np.unique(posting_terms, return_counts=True)
-        largest_frequency = int(frequencies.max(initial=0))
-        return cls(
-            present_terms.astype(np.int32),
-            counts,
-            rows.astype(np.uint16),
-            frequencies.astype(np.min_scalar_type(largest_frequency)),
-            lengths,
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class Bm25Segment:
-    """An immutable index of the terms of some documents' passages.
-
-    Equal passages in equal order give equal segments. A posting is a pair of a term and a passage
-    that contains it. The postings of term t are the entries `starts[t]` to `starts[t + 1]` of
-    `rows` and `frequencies`.
-
-    Attributes:
-        vocabulary: The T terms in ascending order.
-        starts: Start of each term's postings, then the number of postings, shape (T + 1,), int64.
-        rows: Passage of each posting, ascending per term, shape (P,), int32.
-        frequencies: Occurrences of the term in that passage, shape (P,), int32.
-        lengths: Number of terms of each passage, shape (n,), int32.
-        ids: Document id of each of the n passages.
-    """
-
-    vocabulary: list[str]
-    starts: np.ndarray
-    rows: np.ndarray
-    frequencies: np.ndarray
-    lengths: np.ndarray
-    ids: IdMap
-
-    @classmethod
-    def build(
-        cls,
-        texts: Sequence[str],
-        document_ids: Sequence[str],
-        language: str | None,
-        block_passages: int = MAX_BLOCK_PASSAGES,
-    ) -> Bm25Segment:
-        """Index passages, block by block.
-
-        The postings of a finished block take about 3 bytes each, and those of the segment 8. So
-        the memory for all occurrences of terms is only needed for one block at a time.
-
-        Args:
-            texts: The passages.
-            document_ids: Document of each passage.
-            language: Language of the stemmer, see `TermAnalyzer`.
-            block_passages: Number of passages of a block, at most `MAX_BLOCK_PASSAGES`. The result
-                does not depend on it.
-        """
-        analyzer = get_analyzer(language)
-        # A new term gets the next number. So terms are numbered in the order of their first
-        # occurrence.
-        numbers = number_on_lookup()
-        blocks = []
-        for start in range(0, len(texts), block_passages):
-            passages = []
-            for text in texts[start : start + block_passages]:
-                passages.append(list(map(numbers.__getitem__, analyzer.analyze(text))))
-            blocks.append(_PostingBlock.build(passages))
-
-        # Postings need the terms sorted.
-        vocabulary = sorted(numbers)
-        sorted_number = np.empty(len(vocabulary), np.int64)
-        sorted_number[[numbers[term] for term in vocabulary]] = np.arange(len(vocabulary))
-        return cls._join_blocks(vocabulary, sorted_number, blocks, IdMap(document_ids))
-
-    @classmethod
-    def _join_blocks(
-        cls,
-        vocabulary: list[str],
-        sorted_number: np.ndarray,
-        blocks: list[_PostingBlock],
-        ids: IdMap,
-    ) -> Bm25Segment:
-        """Join the postings of consecutive blocks of passages. The blocks are used up.
-
-        Args:
-            vocabulary: Terms in ascending order.
-            sorted_number: Position in the vocabulary of each term number of the blocks, (T,).
-            blocks: Postings of the blocks, in the order of their passages.
-            ids: Document id of each passage.
-        """
-        lengths = [np.empty(0, np.int32)]
-        posting_counts = np.zeros(len(vocabulary), np.int64)
-        for block in blocks:
-            lengths.append(block.lengths)
-            posting_counts[sorted_number[block.terms]] += block.counts
-        starts = np.concatenate([[0], np.cumsum(posting_counts)])
-
-        rows = np.empty(int(starts[-1]), np.int32)
-        frequencies = np.empty(int(starts[-1]), np.int32)
-        # Where the next postings of each term go. The blocks ascend, and so do the rows of a term.
-        next_positions = starts[:-1].copy()
-        first_row = 0
-        blocks.reverse()
-        while blocks:
-            block = blocks.pop()
-            terms = sorted_number[block.terms]
-            positions = join_ranges(next_positions[terms], block.counts)
-            rows[positions] = block.rows
-            rows[positions] += first_row
-            frequencies[positions] = block.frequencies
-            next_positions[terms] += block.counts
-            first_row += len(block.lengths)
-        return cls(vocabulary, starts, rows, frequencies, np.concatenate(lengths), ids)
-
-    @classmethod
-    def merge(cls, sources: Sequence[tuple[Bm25Segment, Sequence[str]]]) -> Bm25Segment:
-        """Merge selected documents of several segments without reading their texts.
-
-        The result equals the segment that `build` makes of the same passages in the same order.
-
-        Args:
-            sources: Segments, each with the ids of the documents to take from it.
-        """
-        # Collect, for each segment, the rows of the passages to take from it.
-        selections = []
-        merged_document_ids: list[str] = []
-        terms: set[str] = set()
-        for segment, document_ids in sources:
-            rows = segment.ids.rows_of(document_ids)
-            selections.append((segment, rows))
-            merged_document_ids.extend(segment.ids.document_ids[row] for row in rows.tolist())
-            terms.update(segment.vocabulary)
-        vocabulary = sorted(terms)
-        number_of = {term: number for number, term in enumerate(vocabulary)}
-
-        key_parts = []
-        frequency_parts = []
-        first_row = 0
-        for segment, rows in selections:
-            # The row in the merged segment of each passage; -1 for a passage that is not selected.
-            new_row = np.full(len(segment.ids), -1, np.int64)
-            new_row[rows] = np.arange(first_row, first_row + len(rows))
-            new_term = np.array([number_of[term] for term in segment.vocabulary], np.int64)
-
-            posting_terms = np.repeat(new_term, np.diff(segment.starts))
-            posting_rows = new_row[segment.rows]
-            is_selected = posting_rows >= 0
-            keys = posting_terms * len(merged_document_ids) + posting_rows
-            key_parts.append(keys[is_selected])
-            frequency_parts.append(segment.frequencies[is_selected])
-            first_row += len(rows)
-
-        keys = np.concatenate(key_parts)
-        order = np.argsort(keys)
-        frequencies = np.concatenate(frequency_parts)[order]
-        lengths = np.concatenate([segment.lengths[rows] for segment, rows in selections])
-        ids = IdMap(merged_document_ids)
-        return cls._from_keys(vocabulary, keys[order], frequencies, lengths, ids)
-
-    @classmethod
-    def _from_keys(
-        cls,
-        vocabulary: list[str],
-        keys: np.ndarray,
-        frequencies: np.ndarray,
-        lengths: np.ndarray,
-        ids: IdMap,
-    ) -> Bm25Segment:
-        """Build a segment of n passages from postings that are encoded as integers.
-
-        Terms without postings are left out of the vocabulary.
-
-        Args:
-            vocabulary: Terms in ascending order.
-            keys: Key of each posting, ascending: (number of the term) * n + (row of the passage).
-            frequencies: Occurrences of the term in the passage, for each key.
-            lengths: Number of terms of each passage.
-            ids: Document id of each passage.
-        """
-        terms, rows = np.divmod(keys, max(1, len(ids)))
-        used_terms, posting_counts = np.unique(terms, return_counts=True)
-        starts = np.concatenate([[0], np.cumsum(posting_counts)]).astype(np.int64)
-        return cls(
-            vocabulary=[vocabulary[term] for term in used_terms.tolist()],
-            starts=starts,
-            rows=rows.astype(np.int32),
-            frequencies=frequencies.astype(np.int32),
-            lengths=lengths.astype(np.int32),
-            ids=ids,
-        )
-
-    @cached_property
-    def term_numbers(self) -> dict[str, int]:
-        """Position of each term in the vocabulary."""
-        return {term: number for number, term in enumerate(self.vocabulary)}
-
-    def postings(self, term: str) -> slice:
-        """Return the slice of a term's postings. It is empty if no passage has the term."""
-        number = self.term_numbers.get(term)
-        if number is None:
-            return slice(0, 0)
-        return slice(int(self.starts[number]), int(self.starts[number + 1]))
-
-    def term_frequencies(self, terms: Sequence[str], rows: np.ndarray) -> np.ndarray:
-        """Return how often each of some terms occurs in the passage at the same position.
-
-        Args:
-            terms: The k terms, which may repeat.
-            rows: Row of the passage in which each term is counted, shape (k,).
-
-        Returns:
-            Frequencies (k,), int32; 0 for a term that is not in the passage.
-        """
-        numbers = np.array([self.term_numbers.get(term, -1) for term in terms], np.int64)
-        frequencies = np.zeros(len(numbers), np.int32)
-        # Look at the terms that occur in the segment only, each with the range of its postings.
-        known = np.flatnonzero(numbers >= 0)
-        wanted_rows = rows[known]
-        starts = self.starts[numbers[known]]
-        ends = self.starts[numbers[known] + 1]
-
-        # A binary search in the postings of all terms at once. The rows of a term ascend. In the
-        # end, `lows` is the first posting of each term whose row is at least the wanted one.
-        lows = starts
-        highs = ends
-        while (lows < highs).any():
-            middles = (lows + highs) // 2
-            is_before = np.zeros(len(lows), bool)
-            is_open = lows < highs
-            is_before[is_open] = self.rows[middles[is_open]] < wanted_rows[is_open]
-            lows = np.where(is_before, middles + 1, lows)
-            highs = np.where(is_before, highs, middles)
-
-        # The row of this posting may be greater than the wanted one, or there may be none.
-        inside = np.flatnonzero(lows < ends)
-        found = inside[self.rows[lows[inside]] == wanted_rows[inside]]
-        frequencies[known[found]] = self.frequencies[lows[found]]
-        return frequencies
-
-    def postings_of_terms(self, terms: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Return the postings of several different terms, one term after the other.
-
-        Returns:
-            Positions (p,) of the postings in `rows` and `frequencies`, and the position in `terms`
-            of the term of each posting, (p,).
-        """
-        numbers = np.array([self.term_numbers.get(term, -1) for term in terms], np.int64)
-        known = np.flatnonzero(numbers >= 0)
-        first = self.starts[numbers[known]]
-        sizes = self.starts[numbers[known] + 1] - first
-        return join_ranges(first, sizes), np.repeat(known, sizes)
-
-    def save(self, folder: Path, facts: dict[str, object]) -> None:
-        """Write the segment to a folder. Equal segments give equal bytes.
-
-        Args:
-            folder: Folder to write to.
-            facts: Entries to add to the manifest, such as the fingerprint.
-        """
-        folder.mkdir(parents=True, exist_ok=True)
-        arrays = {
-            "starts": self.starts,
-            "rows": self.rows,
-            "frequencies": self.frequencies,
-            "lengths": self.lengths,
-        }
-        write_tensors(arrays, folder / POSTINGS)
-        write_json(folder / VOCABULARY, self.vocabulary, lines=False)
-        write_json(folder / DOCUMENT_IDS, list(self.ids.document_ids), lines=False)
-
-        manifest = {
-            "kind": KIND,
-            "passages": len(self.ids),
-            "documents": self.ids.documents,
-            **facts,
-        }
-        write_manifest(folder, FORMAT, manifest)
-
-    @classmethod
-    def load(cls, folder: Path) -> Bm25Segment:
-        """Read a segment that `save` wrote.
-
-        Raises:
-            FreshetError: If a file does not match the manifest.
-        """
-        manifest = read_manifest(folder, FORMAT, other_format_remedy=OTHER_FORMAT_REMEDY)
-        verify_checksums(folder, manifest)
-        ids = read_id_map(folder / DOCUMENT_IDS)
-        return cls(read_json(folder / VOCABULARY), **map_tensors(folder / POSTINGS), ids=ids)
+# Number of scores, over all queries of a call, up to which queries keep them (512 MiB). A search,
+# the scores of candidates and the best passage need the same scores. An evaluation of thousands of
+# queries over a large index would fill the memory with them, so it computes them again.
+MAX_KEPT_SCORES = 2**27
 
 
 @dataclass(frozen=True, eq=False)
@@ -499,344 +137,6 @@ class _Postings(NamedTuple):
 
     rows: np.ndarray
     frequencies: np.ndarray
-
-
-class _PairWithout(NamedTuple):
-    """A document that is scored for a query, without some of its known queries.
-
-    number: Position of the pair among all pairs.
-    query: The encoded query.
-    document_id: Id of the document.
-    known_terms: How often each term occurs in the document's known queries.
-    left_out: How often each term occurs in the known queries to ignore.
-    """
-
-    number: int
-    query: Bm25Query
-    document_id: str
-    known_terms: Counter[str]
-    left_out: Counter[str]
-
-
-class _PairTerms(NamedTuple):
-    """The query terms of several pairs: those of the first pair, then of the second, and so on.
-
-    terms: The t terms.
-    query_counts: How often the query has each term, shape (t,).
-    known_counts: How often all known queries of the document have it, shape (t,).
-    ignored_counts: How often the known queries to ignore have it, shape (t,).
-    """
-
-    terms: list[str]
-    query_counts: np.ndarray
-    known_counts: np.ndarray
-    ignored_counts: np.ndarray
-
-    @classmethod
-    def collect(cls, pairs: Sequence[_PairWithout]) -> _PairTerms:
-        """Return the query terms of all pairs in flat arrays, one pair after the other."""
-        terms: list[str] = []
-        query_counts: list[int] = []
-        known_counts: list[int] = []
-        ignored_counts: list[int] = []
-        for pair in pairs:
-            for term, count in pair.query.terms.items():
-                terms.append(term)
-                query_counts.append(count)
-                known_counts.append(pair.known_terms[term])
-                ignored_counts.append(pair.left_out[term])
-        return cls(terms, np.array(query_counts), np.array(known_counts), np.array(ignored_counts))
-
-
-class TermWeights(NamedTuple):
-    """The contribution of a term to the score of each passage that contains it.
-
-    rows: Passages, counted through all segments, shape (p,), int32. None for a common term; see
-        `MIN_COMMON_SHARE`.
-    weights: Contribution for each of `rows`, shape (p,). For a common term, the contribution for
-        every passage, shape (n,), because adding a whole array is faster.
-    """
-
-    rows: np.ndarray | None
-    weights: np.ndarray
-
-    @property
-    def size(self) -> int:
-        """Size of the arrays in bytes, by which the cache of weights is limited."""
-        if self.rows is None:
-            return self.weights.nbytes
-        return self.weights.nbytes + self.rows.nbytes
-
-
-class WeightCache:
-    """The weights of the terms that were searched last, up to a size in bytes."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._bytes = 0
-        self._weights_of_term: OrderedDict[str, TermWeights] = OrderedDict()
-        # Threads share the cache. The lock keeps them from counting the size of an entry twice.
-        self._lock = Lock()
-
-    def get(self, term: str) -> TermWeights | None:
-        """Return the weights of a term, or None if they are not cached."""
-        with self._lock:
-            weights = self._weights_of_term.get(term)
-            if weights is not None:
-                self._weights_of_term.move_to_end(term)
-            return weights
-
-    def put(self, term: str, weights: TermWeights) -> None:
-        """Keep the weights of a term, and forget those that were not used for longest."""
-        with self._lock:
-            if term in self._weights_of_term:
-                return
-            self._weights_of_term[term] = weights
-            self._bytes += weights.size
-            while self._bytes > self._max_bytes:
-                _, oldest = self._weights_of_term.popitem(last=False)
-                self._bytes -= oldest.size
-
-
-@dataclass(frozen=True)
-class KnownWords:
-    """How the words of known queries count as words of their documents.
-
-    Attributes:
-        weight: Weight u of one occurrence, a multiple of 1/4.
-        in_length: Whether the words count towards the length of a passage.
-        limits: Largest numbers of known queries and of their words that count for one document.
-    """
-
-    weight: float
-    in_length: bool
-    limits: KnownQueryLimits = KnownQueryLimits()
-
-    def __post_init__(self) -> None:
-        """Check that the weight is a multiple of 1/4, so that weighted sums of counts are exact.
-
-        Raises:
-            SettingsError: If the weight is negative or no multiple of 1/4.
-        """
-        require(
-            self.weight >= 0 and (4 * self.weight).is_integer(),
-            f"the weight of known queries is {self.weight}, but must be a multiple of 0.25",
-        )
-
-    @classmethod
-    def from_facts(cls, facts: Mapping[str, Any]) -> KnownWords:
-        """Restore an instance from the mapping that `dataclasses.asdict` made of it."""
-        limits = KnownQueryLimits(**facts["limits"])
-        return cls(facts["weight"], facts["in_length"], limits)
-
-
-class KnownSegment:
-    """The indexed known queries of the documents of one passage segment.
-
-    A known query counts for all passages of its document.
-
-    Attributes:
-        queries: The known queries, indexed like passages.
-        ids: Document id of each passage of the passage segment.
-    """
-
-    def __init__(self, queries: Bm25Segment, ids: IdMap) -> None:
-        self.queries = queries
-        self.ids = ids
-
-    @classmethod
-    def build(
-        cls,
-        known: Mapping[str, Sequence[KnownQuery]],
-        ids: IdMap,
-        limits: KnownQueryLimits,
-        language: str | None,
-    ) -> KnownSegment:
-        """Index the known queries of documents.
-
-        Args:
-            known: Known queries by document id.
-            ids: Document id of each passage of the passage segment.
-            limits: Largest numbers of known queries and of their words that count for one document.
-            language: Language of the stemmer, see `TermAnalyzer`.
-        """
-        queries = select_queries(chain.from_iterable(known.values()), limits)
-        texts = [query.text for query in queries]
-        document_ids = [query.document_id for query in queries]
-        return cls(Bm25Segment.build(texts, document_ids, language), ids)
-
-    @cached_property
-    def starts(self) -> np.ndarray:
-        """Start of each query's rows in `passages`, followed by their number, shape (q + 1,)."""
-        sizes = [len(rows) for rows in self._rows_of_queries]
-        return np.cumsum([0, *sizes])
-
-    @cached_property
-    def passages(self) -> np.ndarray:
-        """Rows of the passages of each query's document, one query after the other, int64.
-
-        A row is a position in the passage segment.
-        """
-        return np.fromiter(chain.from_iterable(self._rows_of_queries), np.int64)
-
-    @property
-    def _rows_of_queries(self) -> list[list[int]]:
-        rows = self.ids.rows_by_document
-        return [rows[document] for document in self.queries.ids.document_ids]
-
-    @cached_property
-    def _postings_by_query(self) -> np.ndarray:
-        """Positions of all postings of `queries`, one query after the other, shape (P,)."""
-        return np.argsort(self.queries.rows, kind="stable")
-
-    @cached_property
-    def _first_postings(self) -> np.ndarray:
-        """Start of each query in `_postings_by_query`, followed by their number, (q + 1,)."""
-        sizes = np.bincount(self.queries.rows, minlength=len(self.queries.ids))
-        return np.concatenate([[0], np.cumsum(sizes)])
-
-    def count_terms(self, query: int) -> Counter[str]:
-        """Return how often each term occurs in a query.
-
-        Args:
-            query: Row of the query.
-        """
-        start, stop = self._first_postings[query : query + 2].tolist()
-        postings = self._postings_by_query[start:stop]
-        # A posting belongs to the last term whose postings start at or before it.
-        term_numbers = np.searchsorted(self.queries.starts, postings, side="right") - 1
-        terms = [self.queries.vocabulary[number] for number in term_numbers.tolist()]
-        frequencies = self.queries.frequencies[postings].tolist()
-        return Counter(dict(zip(terms, frequencies, strict=True)))
-
-
-class KnownPart(NamedTuple):
-    """The known queries of one segment in an index of several segments.
-
-    A segment may have two parts: its indexed known queries, and those that replaced some of them.
-
-    segment: Number of the segment that contains the documents of the queries.
-    known: The known queries.
-    excluded: Documents whose queries do not count, because they are removed or replaced.
-    """
-
-    segment: int
-    known: KnownSegment
-    excluded: frozenset[str] = frozenset()
-
-
-class _KnownCounts:
-    """Counts of terms in known queries, for each passage of an index of several segments.
-
-    A known query is a query that a document is known to answer. It counts for all passages of its
-    document.
-    """
-
-    def __init__(self, parts: Sequence[KnownPart], ids: IdMaps) -> None:
-        # Leave out parts without queries. `first_rows` has the first passage of each part's
-        # segment.
-        self.parts = [part for part in parts if len(part.known.queries.ids)]
-        self.first_rows = [ids.first_rows[part.segment] for part in self.parts]
-        self.passages = len(ids)
-        # For each part, a mask of the queries that count; None if all queries count.
-        self.is_counted: list[np.ndarray | None] = []
-        for part in self.parts:
-            query_ids = part.known.queries.ids
-            excluded = query_ids.intersection(part.excluded)
-            mask = None
-            if excluded:
-                mask = np.ones(len(query_ids), bool)
-                mask[query_ids.rows_of(excluded)] = False
-            self.is_counted.append(mask)
-
-    def of_term(self, term: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return the passages whose documents have a term in a known query, with its counts.
-
-        Returns:
-            Ascending passage rows, shape (p,), and the term's total occurrences in the counted
-            known queries of each passage's document, shape (p,).
-        """
-        # For each query with the term: the passages it counts for, and the term's occurrences.
-        row_parts = [np.empty(0, np.int64)]
-        count_parts = [np.empty(0, np.int32)]
-        for number, part in enumerate(self.parts):
-            segment = part.known.queries
-            postings = segment.postings(term)
-            if postings.start < postings.stop:
-                queries = segment.rows[postings]
-                passages, sizes = self._passages_of(number, queries)
-                row_parts.append(passages)
-                count_parts.append(np.repeat(segment.frequencies[postings], sizes))
-
-        # Several known queries may count for one passage, so their occurrences are added up.
-        rows, positions = np.unique(np.concatenate(row_parts), return_inverse=True)
-        counts = np.bincount(positions, np.concatenate(count_parts), len(rows))
-        return rows, counts
-
-    def lengths(self) -> np.ndarray:
-        """Return the number of known-query terms of each passage, shape (n,), float64."""
-        lengths = np.zeros(self.passages)
-        for number, part in enumerate(self.parts):
-            query_lengths = part.known.queries.lengths
-            all_queries = np.arange(len(query_lengths))
-            passages, sizes = self._passages_of(number, all_queries)
-            # A query counts for every passage of its document, so each gets the query's length.
-            lengths += np.bincount(passages, np.repeat(query_lengths, sizes), self.passages)
-        return lengths
-
-    def queries_of(self, document_id: str) -> Iterator[tuple[KnownSegment, np.ndarray]]:
-        """Yield each segment of known queries with the rows of a document's counted queries."""
-        for part, is_counted in zip(self.parts, self.is_counted, strict=True):
-            query_ids = part.known.queries.ids
-            if document_id in query_ids:
-                rows = query_ids.rows_of([document_id])
-                if is_counted is not None:
-                    rows = rows[is_counted[rows]]
-                yield part.known, rows
-
-    def _passages_of(self, number: int, queries: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the passages of the documents that some known queries belong to.
-
-        Args:
-            number: Number of the part.
-            queries: Rows of the known queries, shape (q,).
-
-        Returns:
-            Rows of the passages in all segments, one query after the other. The number of passages
-            of each query, shape (q,); 0 for a query that does not count.
-        """
-        known = self.parts[number].known
-        # Where the passages of each query start in `known.passages`, and how many there are.
-        first = known.starts[queries]
-        sizes = known.starts[queries + 1] - first
-        is_counted = self.is_counted[number]
-        if is_counted is not None:
-            sizes = np.where(is_counted[queries], sizes, 0)
-        passages = known.passages[join_ranges(first, sizes)]
-        return passages + self.first_rows[number], sizes
-
-    def of_terms(self, terms: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the passages whose documents have one of several terms in a known query.
-
-        Args:
-            terms: The different terms.
-
-        Returns:
-            For each occurrence, in no particular order: the row of a passage (p,), the position of
-            the term in `terms` (p,), and how often one known query has the term (p,). A passage is
-            repeated for each known query of its document that has the term.
-        """
-        passages = [np.empty(0, np.int64)]
-        term_positions = [np.empty(0, np.int64)]
-        counts = [np.empty(0, np.int32)]
-        for number, part in enumerate(self.parts):
-            segment = part.known.queries
-            postings, positions = segment.postings_of_terms(terms)
-            rows, sizes = self._passages_of(number, segment.rows[postings])
-            passages.append(rows)
-            term_positions.append(np.repeat(positions, sizes))
-            counts.append(np.repeat(segment.frequencies[postings], sizes))
-        return np.concatenate(passages), np.concatenate(term_positions), np.concatenate(counts)
 
 
 class Bm25Index(Retriever[list[Bm25Query]]):
@@ -905,11 +205,11 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         return cls([(segment, frozenset())], settings)
 
     @cached_property
-    def _known_counts(self) -> _KnownCounts | None:
+    def _known_counts(self) -> KnownCounts | None:
         """How often known queries add each term to each passage; None if no known query counts."""
         if self.words is None or not self.words.weight:
             return None
-        counts = _KnownCounts(self.known, self.ids)
+        counts = KnownCounts(self.known, self.ids)
         return counts if counts.parts else None
 
     @cached_property
@@ -1270,11 +570,11 @@ class Bm25Index(Retriever[list[Bm25Query]]):
             Scores (n,), float64.
         """
         scores = np.zeros(len(queries))
-        pairs: list[_PairWithout] = []
+        pairs: list[PairWithout] = []
         for number, (query, document_id) in enumerate(zip(queries, document_ids, strict=True)):
             known_terms, left_out = self._known_terms(query.terms, document_id)
             if left_out:
-                pairs.append(_PairWithout(number, query, document_id, known_terms, left_out))
+                pairs.append(PairWithout(number, query.terms, document_id, known_terms, left_out))
             else:
                 # The document has no known query that nearly equals this query, so its usual score
                 # is right.
@@ -1315,7 +615,7 @@ class Bm25Index(Retriever[list[Bm25Query]]):
                     duplicate_counts.update(known_terms)
         return all_counts, duplicate_counts
 
-    def _score_ignoring_queries(self, pairs: Sequence[_PairWithout]) -> np.ndarray:
+    def _score_ignoring_queries(self, pairs: Sequence[PairWithout]) -> np.ndarray:
         """Score documents as if some of their known queries did not exist; see `score_without`.
 
         Each statistic of BM25 that these known queries change is computed without them. All n pairs
@@ -1338,8 +638,8 @@ class Bm25Index(Retriever[list[Bm25Query]]):
 
         # A match is a query term with a passage of its pair's document. `term_numbers` and
         # `passage_numbers` have the numbers of the term and of the passage of each match, (m,).
-        terms, query_counts, known_counts, ignored_counts = _PairTerms.collect(pairs)
-        term_counts = np.array([len(pair.query.terms) for pair in pairs])
+        terms, query_counts, known_counts, ignored_counts = PairTerms.collect(pairs)
+        term_counts = np.array([len(pair.query_terms) for pair in pairs])
         matches_of_terms = np.repeat(passage_counts, term_counts)
         term_numbers = np.repeat(np.arange(len(terms)), matches_of_terms)
         passage_numbers = join_ranges(np.repeat(first_passages, term_counts), matches_of_terms)
@@ -1376,7 +676,7 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         return np.maximum.reduceat(scores, first_passages)
 
     def _length_norms_ignoring(
-        self, pairs: Sequence[_PairWithout], rows: np.ndarray, passage_counts: np.ndarray
+        self, pairs: Sequence[PairWithout], rows: np.ndarray, passage_counts: np.ndarray
     ) -> np.ndarray:
         """Return the length norms (p,) of passages as if some known queries did not exist.
 
@@ -1673,26 +973,6 @@ def fingerprint_of(settings: Bm25Settings, words: KnownWords | None) -> str:
     if words is not None:
         facts["known_words"] = asdict(words)
     return hash_text(f"bm25 {FORMAT} {canonical_json(facts)}")
-
-
-def inverse_document_frequency(containing: int, passages: int) -> float:
-    """Return idf(t) for a term that occurs in `containing` of `passages` passages."""
-    return math.log(1 + (passages - containing + 0.5) / (containing + 0.5))
-
-
-def join_ranges(first: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Return the numbers of several ranges, one range after the other.
-
-    >>> join_ranges(np.array([7, 3]), np.array([2, 3])).tolist()
-    [7, 8, 3, 4, 5]
-
-    Args:
-        first: First number of each range, shape (r,).
-        sizes: Number of numbers in each range, shape (r,).
-    """
-    offsets = np.cumsum(sizes) - sizes
-    within = np.arange(sizes.sum()) - np.repeat(offsets, sizes)
-    return np.repeat(first, sizes) + within
 
 
 def _add_counts(

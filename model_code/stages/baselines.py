@@ -34,7 +34,7 @@ from model_code.text.known_queries import KnownQueryLimits
 
 if TYPE_CHECKING:
     from model_code.corpus.tables import Judgements
-    from model_code.retrieval.bm25_index import KnownWords
+    from model_code.retrieval.bm25_known import KnownWords
     from model_code.retrieval.indexed import IndexedRetriever, NewPassages
     from model_code.retrieval.protocol import Ranking, Search
     from model_code.stages.evaluation_set import EvaluationSet

@@ -18,7 +18,7 @@ from model_code.evaluation.metrics import evaluate_run
 from model_code.evaluation.scores import WITH_KNOWN, WITHOUT_KNOWN
 from model_code.evaluation.system_evaluation import sample_queries
 from model_code.retrieval.bm25 import Bm25Retriever
-from model_code.retrieval.bm25_index import KnownWords
+from model_code.retrieval.bm25_known import KnownWords
 from model_code.stages.evaluation_set import EvaluationSet
 from model_code.stages.fusion import (
     MAX_LEARNING_QUERIES,

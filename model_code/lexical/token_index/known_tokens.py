@@ -17,7 +17,7 @@ import numpy as np
 from model_code.lexical.token_index.bags import TokenBags
 from model_code.lexical.token_index.index import SparseIndex, TokenIndex
 from model_code.lexical.token_index.postings import Sparse
-from model_code.retrieval.bm25_index import KnownWords
+from model_code.retrieval.bm25_known import KnownWords
 from model_code.text.known_queries import KnownQuery, select_queries
 
 

@@ -31,7 +31,7 @@ from model_code.lexical.settings import LexicalSettings
 from model_code.mlr.settings import LayerSettings
 from model_code.mlr.training import set_indexed_layers
 from model_code.retrieval.bm25 import build_folders as build_bm25_folders
-from model_code.retrieval.bm25_index import KnownWords
+from model_code.retrieval.bm25_known import KnownWords
 from model_code.retrieval.dense_index import DenseIndex
 from model_code.retrieval.fused import Fusion, ScoreNormalizer, build_folders
 from model_code.retrieval.headline import build_index as build_headline_index

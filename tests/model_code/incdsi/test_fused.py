@@ -44,7 +44,7 @@ from model_code.incdsi.fused_builder import FusedIncDsiBuilder, replace_vectors
 from model_code.incdsi.fused_scores import FusedScore
 from model_code.incdsi.settings import AdditionSettings
 from model_code.retrieval import bm25
-from model_code.retrieval.bm25_index import KnownWords
+from model_code.retrieval.bm25_known import KnownWords
 from model_code.retrieval.dense_index import EXACT_SETTINGS, DenseIndex
 from model_code.retrieval.fused import FusedRetriever
 from model_code.retrieval.id_map import IdMap

@@ -25,7 +25,7 @@ from model_code.lexical.layout import load_encoder, save_encoder, start_encoder
 from model_code.lexical.retriever import LexicalRetriever
 from model_code.lexical.settings import LexicalSettings
 from model_code.retrieval.bm25 import KNOWN_WORDS
-from model_code.retrieval.bm25_index import KnownWords
+from model_code.retrieval.bm25_known import KnownWords
 from model_code.retrieval.kinds import open_retriever
 from model_code.retrieval.protocol import Ranking
 from model_code.stages import index

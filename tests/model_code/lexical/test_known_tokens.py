@@ -17,7 +17,7 @@ from model_code.lexical.retriever import LexicalRetriever
 from model_code.lexical.token_index.index import TokenIndex
 from model_code.lexical.token_index.known_tokens import KnownTokens
 from model_code.lexical.token_index.postings import Postings
-from model_code.retrieval.bm25_index import KnownWords
+from model_code.retrieval.bm25_known import KnownWords
 from model_code.retrieval.id_map import IdMap
 from model_code.retrieval.indexed import NewPassages, RetrieverSegment
 from model_code.text.known_queries import KnownQuery, KnownQueryLimits, QuerySource

@@ -18,7 +18,9 @@ import pytest
 from model_code.errors import FreshetError
 from model_code.files import MANIFEST, hash_path
 from model_code.retrieval import bm25_index
-from model_code.retrieval.bm25_index import Bm25Index, Bm25Segment, TermWeights, WeightCache
+from model_code.retrieval.bm25_index import Bm25Index
+from model_code.retrieval.bm25_segment import Bm25Segment
+from model_code.retrieval.bm25_weights import TermWeights, WeightCache
 from model_code.retrieval.index_settings import Bm25Settings
 from model_code.retrieval.protocol import Ranking
 from tests.model_code.collection.laws import reranked

@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 
 from model_code.errors import SettingsError
 from model_code.retrieval.bm25 import Bm25Retriever, build_folders, open_folders
-from model_code.retrieval.bm25_index import Bm25Index, Bm25Segment, KnownWords
+from model_code.retrieval.bm25_index import Bm25Index
+from model_code.retrieval.bm25_known import KnownWords
+from model_code.retrieval.bm25_segment import Bm25Segment
 from model_code.retrieval.id_map import IdMap
 from model_code.retrieval.index_settings import Bm25Settings
 from model_code.retrieval.indexed import NewPassages, RetrieverSegment

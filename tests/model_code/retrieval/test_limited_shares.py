@@ -13,7 +13,7 @@ import pytest
 
 from model_code.corpus.tables import Judgements
 from model_code.retrieval.bm25 import Bm25Retriever
-from model_code.retrieval.bm25_index import Bm25Segment
+from model_code.retrieval.bm25_segment import Bm25Segment
 from model_code.retrieval.dense import DenseRetriever
 from model_code.retrieval.dense_index import EXACT_SETTINGS, DenseIndex
 from model_code.retrieval.fused import FusedSearch, Fusion, ScoreNormalizer, isolation_factor

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from model_code.retrieval.bm25_index import Bm25Index, Bm25Segment
+from model_code.retrieval.bm25_index import Bm25Index
+from model_code.retrieval.bm25_segment import Bm25Segment
 from model_code.retrieval.fused import FusedSearch, Fusion
 from model_code.retrieval.index_settings import Bm25Settings
 from model_code.retrieval.protocol import Ranking, TypedQuery

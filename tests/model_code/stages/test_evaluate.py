@@ -27,7 +27,7 @@ from model_code.evaluation.system_evaluation import reciprocal_rank_fusion
 from model_code.files import hash_path, read_json
 from model_code.retrieval import bm25
 from model_code.retrieval.bm25 import Bm25Retriever
-from model_code.retrieval.bm25_index import KnownWords
+from model_code.retrieval.bm25_known import KnownWords
 from model_code.retrieval.dense_index import DenseIndex
 from model_code.retrieval.fused import FusedRetriever, Fusion, ScoreNormalizer
 from model_code.retrieval.index_settings import Bm25Settings

@@ -21,7 +21,7 @@ from model_code.corpus.tables import Judgements
 from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict
 from model_code.project import Project
-from model_code.retrieval.bm25_index import KnownWords
+from model_code.retrieval.bm25_known import KnownWords
 from orchestration import parameters
 from orchestration.freshness import pilot as pilot_module
 from orchestration.freshness.drift import past_decisions

@@ -20,7 +20,7 @@ from model_code.evaluation.promotion import PairedDifference, Verdict
 from model_code.evaluation.scores import SystemScores
 from model_code.evaluation.settings import PromotionSettings
 from model_code.project import Project
-from model_code.retrieval.bm25_index import KnownWords
+from model_code.retrieval.bm25_known import KnownWords
 from model_code.stages.fusion import score_candidates
 from orchestration.freshness import retune as retune_module
 from orchestration.freshness.due_tasks import request_due_tasks

@@ -19,7 +19,7 @@ from model_code.collection.segments.known_overrides import LaterEvidence, eviden
 from model_code.evaluation.promotion import judge_promotion
 from model_code.evaluation.scores import SystemScores
 from model_code.evaluation.settings import PromotionSettings
-from model_code.retrieval.bm25_index import KnownWords
+from model_code.retrieval.bm25_known import KnownWords
 from model_code.stages.known_words import DEFAULT_IN_LENGTH, DEFAULT_WEIGHT
 from model_code.text.known_queries import KnownQueryLimits
 from tests.model_code.collection.known_collection import (
