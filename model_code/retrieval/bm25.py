@@ -36,8 +36,8 @@ KNOWN_WORDS = "known_words.json"
 # Folder inside an index folder that holds the postings of the known queries.
 KNOWN = "known"
 
+# Number of dimensions of the vector that `Bm25Retriever.passage_vectors` makes of a passage.
 HASHED_DIMENSION = 256
-"""Number of components of the vector that `Bm25Retriever.passage_vectors` makes of a passage."""
 
 
 class Bm25Retriever(Bm25Index, IndexedRetriever[list[Bm25Query]]):
@@ -191,7 +191,7 @@ class Bm25Retriever(Bm25Index, IndexedRetriever[list[Bm25Query]]):
     def passage_vectors(self, document_ids: Sequence[str]) -> np.ndarray:
         """Return a vector of each passage: its term counts, hashed to a fixed dimension.
 
-        The hash of a term selects its component and its sign.
+        The hash of a term selects its dimension and its sign.
 
         Args:
             document_ids: Not used.

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -38,12 +38,13 @@ from model_code.files import canonical_json, hash_text
 from model_code.retrieval.bm25_known import (
     KnownCounts,
     KnownPart,
-    KnownSegment,
     KnownWords,
+    PairMatches,
     PairTerms,
     PairWithout,
+    match_terms,
 )
-from model_code.retrieval.bm25_segment import FORMAT, Bm25Segment, join_ranges
+from model_code.retrieval.bm25_segment import FORMAT, Bm25Segment
 from model_code.retrieval.bm25_weights import (
     MIN_COMMON_SHARE,
     TermWeights,
@@ -114,11 +115,13 @@ class Bm25Query:
 class _Statistics(NamedTuple):
     """Statistics of the passages that are not removed, over all segments.
 
-    length_norms: k1 * (1 - b + b * |d| / mean_length) of each passage, shape (n,).
-    mean_length: Mean number of terms of a passage.
-    passages: Number of passages that are not removed.
-    is_live: Mask of the passages that are not removed, shape (n,). None if no passage is removed.
-    total_length: Sum of the lengths of the passages that are not removed.
+    Attributes:
+        length_norms: k1 * (1 - b + b * |d| / mean_length) of each passage, shape (n,).
+        mean_length: Mean number of terms of a passage.
+        passages: Number of passages that are not removed.
+        is_live: Mask of the passages that are not removed, shape (n,). None if no passage is
+            removed.
+        total_length: Sum of the lengths of the passages that are not removed.
     """
 
     length_norms: np.ndarray
@@ -131,8 +134,9 @@ class _Statistics(NamedTuple):
 class _Postings(NamedTuple):
     """The passages that contain a term.
 
-    rows: Passages, counted through all segments, shape (p,).
-    frequencies: Occurrences of the term in each of them, shape (p,).
+    Attributes:
+        rows: Passages, counted through all segments, shape (p,).
+        frequencies: Occurrences of the term in each of them, shape (p,).
     """
 
     rows: np.ndarray
@@ -537,44 +541,33 @@ class Bm25Index(Retriever[list[Bm25Query]]):
             matches.sort(key=lambda match: (-match.weight, match.token))
         return explanations
 
-    def score_without(self, query_text: str, document_id: str) -> float:
-        """Score a document for a query as if the query were not a known query of this document.
+    def score_pairs_without(
+        self, queries: Sequence[Bm25Query], document_ids: Sequence[str]
+    ) -> np.ndarray:
+        """Score one document for each query as if the query were not a known query of the document.
 
         Otherwise a document that is known to answer a query would match its own copy of the query,
         and an evaluation would be too optimistic. Known queries of the document that nearly equal
         the query are ignored as well. Known queries of other documents still count.
 
         Args:
-            query_text: Text of the query.
-            document_id: Id of the document.
-
-        Returns:
-            The score of the document's best passage; 0 if no term is shared.
-
-        Raises:
-            FreshetError: If the document is not in the index.
-        """
-        queries = self.encode_queries([query_text])
-        return float(self.score_pairs_without(queries, [document_id])[0])
-
-    def score_pairs_without(
-        self, queries: Sequence[Bm25Query], document_ids: Sequence[str]
-    ) -> np.ndarray:
-        """Score one document for each encoded query; see `score_without`.
-
-        Args:
             queries: The n encoded queries.
             document_ids: The document to score for each query.
 
         Returns:
-            Scores (n,), float64.
+            The score of each document's best passage, (n,), float64; 0 if no term is shared.
+
+        Raises:
+            FreshetError: If a document is not in the index.
         """
         scores = np.zeros(len(queries))
         pairs: list[PairWithout] = []
         for number, (query, document_id) in enumerate(zip(queries, document_ids, strict=True)):
-            known_terms, left_out = self._known_terms(query.terms, document_id)
-            if left_out:
-                pairs.append(PairWithout(number, query.terms, document_id, known_terms, left_out))
+            known_terms, ignored_terms = self._count_known_terms(query.terms, document_id)
+            if ignored_terms:
+                pairs.append(
+                    PairWithout(number, query.terms, document_id, known_terms, ignored_terms)
+                )
             else:
                 # The document has no known query that nearly equals this query, so its usual score
                 # is right.
@@ -584,12 +577,7 @@ class Bm25Index(Retriever[list[Bm25Query]]):
             scores[numbers] = self._score_ignoring_queries(pairs)
         return scores
 
-    def known_queries_of(self, document_id: str) -> Iterator[tuple[KnownSegment, np.ndarray]]:
-        """Yield segments with the rows of a document's known queries that count as words."""
-        if self._known_counts is not None:
-            yield from self._known_counts.queries_of(document_id)
-
-    def _known_terms(
+    def _count_known_terms(
         self, terms: Counter[str], document_id: str
     ) -> tuple[Counter[str], Counter[str]]:
         """Count the terms of a document's known queries, and of those that nearly equal a query.
@@ -605,7 +593,9 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         """
         all_counts: Counter[str] = Counter()
         duplicate_counts: Counter[str] = Counter()
-        for known, rows in self.known_queries_of(document_id):
+        if self._known_counts is None:
+            return all_counts, duplicate_counts
+        for known, rows in self._known_counts.queries_of(document_id):
             for row in rows.tolist():
                 known_terms = known.count_terms(row)
                 all_counts.update(known_terms)
@@ -616,7 +606,7 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         return all_counts, duplicate_counts
 
     def _score_ignoring_queries(self, pairs: Sequence[PairWithout]) -> np.ndarray:
-        """Score documents as if some of their known queries did not exist; see `score_without`.
+        """Score documents as if some of their known queries did not exist.
 
         Each statistic of BM25 that these known queries change is computed without them. All n pairs
         are scored together, which is faster. Passages and terms are numbered through all pairs.
@@ -627,53 +617,75 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         Returns:
             Scores (n,), float32.
         """
-        assert self.words is not None
-        weight = self.words.weight
         # The passages of the first pair's document, then those of the second one's, and so on.
         rows_of_pairs = [self.ids.rows_of([pair.document_id]) for pair in pairs]
         passage_rows = np.concatenate(rows_of_pairs)
         passage_counts = np.array([len(rows) for rows in rows_of_pairs])
-        first_passages = np.cumsum(passage_counts) - passage_counts
         length_norms = self._length_norms_ignoring(pairs, passage_rows, passage_counts)
 
-        # A match is a query term with a passage of its pair's document. `term_numbers` and
-        # `passage_numbers` have the numbers of the term and of the passage of each match, (m,).
-        terms, query_counts, known_counts, ignored_counts = PairTerms.collect(pairs)
-        term_counts = np.array([len(pair.query_terms) for pair in pairs])
-        matches_of_terms = np.repeat(passage_counts, term_counts)
-        term_numbers = np.repeat(np.arange(len(terms)), matches_of_terms)
-        passage_numbers = join_ranges(np.repeat(first_passages, term_counts), matches_of_terms)
-
-        # Compute how often each term occurs in each passage: first with all known queries, then
-        # without the ones to ignore.
-        matched_terms = [terms[number] for number in term_numbers.tolist()]
-        frequencies = self._text_frequencies(matched_terms, passage_rows[passage_numbers])
-        frequencies += weight * known_counts[term_numbers]
-        had_term = frequencies > 0
-        ignored_frequencies = weight * ignored_counts[term_numbers]
-        frequencies[had_term] -= ignored_frequencies[had_term]
-        has_term = frequencies > 0
-
-        # The number of passages that contain each term. Without the known queries to ignore, some
-        # passages of the document do not contain it any more.
-        if self.reference is None:
-            first_matches = np.cumsum(matches_of_terms) - matches_of_terms
-            is_lost = had_term & ~has_term
-            lost = np.add.reduceat(is_lost.astype(np.int64), first_matches)
-            containing = np.array(self.count_passages(terms)) - lost
-        else:
-            containing = np.array(self.reference.count_passages(terms))
-        passages = self._statistics.passages
-        idf = [inverse_document_frequency(count, passages) for count in containing.tolist()]
+        terms = PairTerms.collect(pairs)
+        matches = match_terms(pairs, passage_counts)
+        frequencies, is_lost = self._frequencies_ignoring(terms, matches, passage_rows)
+        idf = self._idf_ignoring(terms, matches, is_lost)
 
         # Sum the formula of BM25 over the terms of each passage, in the order of the query.
+        has_term = frequencies > 0
         remaining = frequencies[has_term]
-        scored_passages = passage_numbers[has_term]
+        scored_passages = matches.passage_numbers[has_term]
         saturated = remaining / (remaining + length_norms[scored_passages])
-        factors = (query_counts * np.array(idf))[term_numbers]
+        factors = (terms.query_counts * idf)[matches.term_numbers]
         weights = factors[has_term] * saturated
         scores = np.bincount(scored_passages, weights, len(passage_rows)).astype(np.float32)
+        first_passages = np.cumsum(passage_counts) - passage_counts
         return np.maximum.reduceat(scores, first_passages)
+
+    def _frequencies_ignoring(
+        self, terms: PairTerms, matches: PairMatches, passage_rows: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return how often passages have terms as if some known queries did not exist.
+
+        Args:
+            terms: The query terms of all pairs, with the counts of the known queries to ignore.
+            matches: The m pairs of a term and a passage.
+            passage_rows: Row of each passage that `matches` numbers.
+
+        Returns:
+            Frequencies (m,), float64. A mask (m,) of the matches whose passage has the term only
+            from the known queries to ignore.
+        """
+        assert self.words is not None
+        weight = self.words.weight
+        matched_terms = [terms.terms[number] for number in matches.term_numbers.tolist()]
+        rows = passage_rows[matches.passage_numbers]
+
+        # Count with all known queries first, then without the ones to ignore.
+        frequencies = self._text_frequencies(matched_terms, rows)
+        frequencies += weight * terms.known_counts[matches.term_numbers]
+        had_term = frequencies > 0
+        ignored_frequencies = weight * terms.ignored_counts[matches.term_numbers]
+        frequencies[had_term] -= ignored_frequencies[had_term]
+        is_lost = had_term & ~(frequencies > 0)
+        return frequencies, is_lost
+
+    def _idf_ignoring(
+        self, terms: PairTerms, matches: PairMatches, is_lost: np.ndarray
+    ) -> np.ndarray:
+        """Return the idf (t,) of each term as if some known queries did not exist.
+
+        Args:
+            terms: The t query terms of all pairs.
+            matches: The m pairs of a term and a passage.
+            is_lost: Mask (m,) of the matches whose passage has the term only from the known queries
+                to ignore. So these passages do not contain the term any more.
+        """
+        if self.reference is None:
+            lost = np.add.reduceat(is_lost.astype(np.int64), matches.first_matches)
+            containing = np.array(self.count_passages(terms.terms)) - lost
+        else:
+            containing = np.array(self.reference.count_passages(terms.terms))
+        passages = self._statistics.passages
+        idf = [inverse_document_frequency(count, passages) for count in containing.tolist()]
+        return np.array(idf)
 
     def _length_norms_ignoring(
         self, pairs: Sequence[PairWithout], rows: np.ndarray, passage_counts: np.ndarray
@@ -692,7 +704,7 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         if self.words.in_length:
             # A known query lengthens every passage of its document. Subtract the ignored ones
             # again.
-            ignored_terms = np.array([pair.left_out.total() for pair in pairs])
+            ignored_terms = np.array([pair.ignored_terms.total() for pair in pairs])
             ignored_lengths = self.words.weight * ignored_terms
             lengths -= np.repeat(ignored_lengths, passage_counts)
             total_lengths -= ignored_lengths * passage_counts

@@ -138,9 +138,10 @@ class KnownPart(NamedTuple):
 
     A segment may have two parts: its indexed known queries, and those that replaced some of them.
 
-    segment: Number of the segment that contains the documents of the queries.
-    known: The known queries.
-    excluded: Documents whose queries do not count, because they are removed or replaced.
+    Attributes:
+        segment: Number of the segment that contains the documents of the queries.
+        known: The known queries.
+        excluded: Documents whose queries do not count, because they are removed or replaced.
     """
 
     segment: int
@@ -265,27 +266,29 @@ class KnownCounts:
 class PairWithout(NamedTuple):
     """A document that is scored for a query, without some of its known queries.
 
-    number: Position of the pair among all pairs.
-    query_terms: How often each term occurs in the query.
-    document_id: Id of the document.
-    known_terms: How often each term occurs in the document's known queries.
-    left_out: How often each term occurs in the known queries to ignore.
+    Attributes:
+        number: Position of the pair among all pairs.
+        query_terms: How often each term occurs in the query.
+        document_id: Id of the document.
+        known_terms: How often each term occurs in the document's known queries.
+        ignored_terms: How often each term occurs in the known queries to ignore.
     """
 
     number: int
     query_terms: Counter[str]
     document_id: str
     known_terms: Counter[str]
-    left_out: Counter[str]
+    ignored_terms: Counter[str]
 
 
 class PairTerms(NamedTuple):
     """The query terms of several pairs: those of the first pair, then of the second, and so on.
 
-    terms: The t terms.
-    query_counts: How often the query has each term, shape (t,).
-    known_counts: How often all known queries of the document have it, shape (t,).
-    ignored_counts: How often the known queries to ignore have it, shape (t,).
+    Attributes:
+        terms: The t terms.
+        query_counts: How often the query has each term, shape (t,).
+        known_counts: How often all known queries of the document have it, shape (t,).
+        ignored_counts: How often the known queries to ignore have it, shape (t,).
     """
 
     terms: list[str]
@@ -305,5 +308,39 @@ class PairTerms(NamedTuple):
                 terms.append(term)
                 query_counts.append(count)
                 known_counts.append(pair.known_terms[term])
-                ignored_counts.append(pair.left_out[term])
+                ignored_counts.append(pair.ignored_terms[term])
         return cls(terms, np.array(query_counts), np.array(known_counts), np.array(ignored_counts))
+
+
+class PairMatches(NamedTuple):
+    """All matches of several pairs: a query term with a passage of the pair's document.
+
+    The passage need not contain the term. Terms are numbered as in `PairTerms`, and passages
+    through the documents of all pairs.
+
+    Attributes:
+        term_numbers: Number of the term of each match, ascending, shape (m,).
+        passage_numbers: Number of the passage of each match, ascending per term, shape (m,).
+        first_matches: Position of the first match of each term, shape (t,).
+    """
+
+    term_numbers: np.ndarray
+    passage_numbers: np.ndarray
+    first_matches: np.ndarray
+
+
+def match_terms(pairs: Sequence[PairWithout], passage_counts: np.ndarray) -> PairMatches:
+    """Match the query terms of each pair with all passages of its document.
+
+    Args:
+        pairs: The n pairs.
+        passage_counts: Number of passages of each pair's document, at least 1, shape (n,).
+    """
+    term_counts = np.array([len(pair.query_terms) for pair in pairs])
+    matches_of_terms = np.repeat(passage_counts, term_counts)
+    first_matches = np.cumsum(matches_of_terms) - matches_of_terms
+    term_numbers = np.repeat(np.arange(len(matches_of_terms)), matches_of_terms)
+
+    first_passages = np.cumsum(passage_counts) - passage_counts
+    passage_numbers = join_ranges(np.repeat(first_passages, term_counts), matches_of_terms)
+    return PairMatches(term_numbers, passage_numbers, first_matches)

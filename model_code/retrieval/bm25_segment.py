@@ -39,11 +39,12 @@ MAX_BLOCK_PASSAGES = 2**15
 class _PostingBlock(NamedTuple):
     """The postings of some consecutive passages, in compact types.
 
-    terms: Numbers of the terms that occur, ascending, shape (t,), int32.
-    counts: Number of passages that contain each of them, shape (t,), int64.
-    rows: Passage of each posting within the block, ascending per term, shape (p,), uint16.
-    frequencies: Occurrences of the term in that passage, shape (p,), as few bytes as possible.
-    lengths: Number of terms of each passage, shape (n,), int32.
+    Attributes:
+        terms: Numbers of the terms that occur, ascending, shape (t,), int32.
+        counts: Number of passages that contain each of them, shape (t,), int64.
+        rows: Passage of each posting within the block, ascending per term, shape (p,), uint16.
+        frequencies: Occurrences of the term in that passage, shape (p,), as few bytes as possible.
+        lengths: Number of terms of each passage, shape (n,), int32.
     """
 
     terms: np.ndarray

@@ -17,10 +17,11 @@ MIN_COMMON_SHARE = 1 / 8
 class TermWeights(NamedTuple):
     """The contribution of a term to the score of each passage that contains it.
 
-    rows: Passages, counted through all segments, shape (p,), int32. None for a common term; see
-        `MIN_COMMON_SHARE`.
-    weights: Contribution for each of `rows`, shape (p,). For a common term, the contribution for
-        every passage, shape (n,), because adding a whole array is faster.
+    Attributes:
+        rows: Passages, counted through all segments, shape (p,), int32. None for a common term;
+            see `MIN_COMMON_SHARE`.
+        weights: Contribution for each of `rows`, shape (p,). For a common term, the contribution
+            for every passage, shape (n,), because adding a whole array is faster.
     """
 
     rows: np.ndarray | None

@@ -6,7 +6,6 @@ additions and deletions equal one rebuild, to the bit.
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from pathlib import Path
@@ -16,11 +15,9 @@ import numpy as np
 import pytest
 
 from model_code.errors import FreshetError
-from model_code.files import MANIFEST, hash_path
 from model_code.retrieval import bm25_index
 from model_code.retrieval.bm25_index import Bm25Index
 from model_code.retrieval.bm25_segment import Bm25Segment
-from model_code.retrieval.bm25_weights import TermWeights, WeightCache
 from model_code.retrieval.index_settings import Bm25Settings
 from model_code.retrieval.protocol import Ranking
 from tests.model_code.collection.laws import reranked
@@ -229,57 +226,6 @@ def test_bm25_changes_equal_rebuild(tmp_path: Path) -> None:
         assert reranked(index, [query], [documents]) == expected
 
 
-def test_merged_bm25_segment_equals_built_segment(tmp_path: Path) -> None:
-    first = Bm25Segment.build(TEXTS[:2], DOCUMENTS[:2], "english")
-    second = Bm25Segment.build(
-        [*TEXTS[2:], "gone with the wind"], [*DOCUMENTS[2:], "gone"], "english"
-    )
-
-    merged = Bm25Segment.merge([(first, ["b"]), (second, ["a", "c", "d"])])
-    merged.save(tmp_path / "merged", {})
-
-    Bm25Segment.build(TEXTS, DOCUMENTS, "english").save(tmp_path / "built", {})
-    for path in (tmp_path / "built").iterdir():
-        assert (tmp_path / "merged" / path.name).read_bytes() == path.read_bytes(), path.name
-
-
-@pytest.mark.parametrize("block_passages", [1, 2, 4])
-@pytest.mark.parametrize("count", [0, 1, 5])
-def test_blocks_do_not_change_the_segment(count: int, block_passages: int, tmp_path: Path) -> None:
-    texts = TEXTS[:count]
-    documents = DOCUMENTS[:count]
-
-    segment = Bm25Segment.build(texts, documents, "english", block_passages)
-    segment.save(tmp_path / "blocks", {})
-
-    Bm25Segment.build(texts, documents, "english").save(tmp_path / "whole", {})
-    assert hash_path(tmp_path / "blocks") == hash_path(tmp_path / "whole")
-
-
-def test_frequencies_above_255_are_kept() -> None:
-    segment = Bm25Segment.build(["rare", "often " * 300], ["a", "b"], None, block_passages=1)
-
-    assert segment.frequencies.tolist() == [300, 1]
-
-
-def test_damaged_file_is_named(tmp_path: Path) -> None:
-    Bm25Segment.build(TEXTS, DOCUMENTS, None).save(tmp_path, {})
-    (tmp_path / "vocabulary.json").write_text("[]")
-
-    with pytest.raises(FreshetError, match=r"vocabulary\.json was changed"):
-        Bm25Segment.load(tmp_path)
-
-
-def test_segment_of_another_format_is_refused(tmp_path: Path) -> None:
-    Bm25Segment.build(TEXTS, DOCUMENTS, None).save(tmp_path, {})
-    manifest = json.loads((tmp_path / MANIFEST).read_text())
-    manifest["format"] = 1
-    (tmp_path / MANIFEST).write_text(json.dumps(manifest))
-
-    with pytest.raises(FreshetError, match="has format 1, .* build it again: freshet run"):
-        Bm25Segment.load(tmp_path)
-
-
 def test_bm25_term_shares_sum_to_score() -> None:
     index = Bm25Index.build(TEXTS, DOCUMENTS)
     query = "sorted tables and numbers"
@@ -339,27 +285,6 @@ def test_scores_with_a_reference_do_not_depend_on_later_documents() -> None:
 
     assert before.scores("red boat")[3] == after.scores("red boat")[3]
     assert before.scores("red boat")[0] == reference.scores("red boat")[0]
-
-
-def test_cache_forgets_the_weights_not_used_for_longest() -> None:
-    weights = TermWeights(np.arange(2, dtype=np.int32), np.ones(2))
-    cache = WeightCache(max_bytes=2 * weights.size)
-    cache.put("a", weights)
-    cache.put("b", weights)
-    cache.get("a")
-
-    cache.put("c", weights)
-
-    assert [term for term in "abc" if cache.get(term) is not None] == ["a", "c"]
-
-
-def test_weights_larger_than_the_cache_are_not_kept() -> None:
-    weights = TermWeights(None, np.ones(8))
-    cache = WeightCache(max_bytes=weights.size - 1)
-
-    cache.put("common", weights)
-
-    assert cache.get("common") is None
 
 
 def test_scores_do_not_depend_on_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
