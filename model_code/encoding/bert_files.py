@@ -14,22 +14,23 @@ TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 WEIGHTS_FILE = "model.safetensors"
 
+# Name of a weight in checkpoints of early versions of transformers: the numbers 0, 1, 2, ...
 POSITION_IDS = "embeddings.position_ids"
-"""Name of a weight in checkpoints of early versions of transformers: the numbers 0, 1, 2, ..."""
 
+# Names of the weights of the embeddings.
 EMBEDDINGS = (
     "embeddings.word_embeddings.weight",
     "embeddings.position_embeddings.weight",
     "embeddings.token_type_embeddings.weight",
 )
-"""Names of the weights of the embeddings."""
 
+# Name of the normalisation of the embeddings. Its weights are `weight` and `bias`.
 EMBEDDING_NORM = "embeddings.LayerNorm"
-"""Name of the normalisation of the embeddings. Its weights are `weight` and `bias`."""
 
+# Name of a linear map that encoders do not use. Its weights are part of their fingerprints.
 POOLER = "pooler.dense"
-"""Name of a linear map that encoders do not use. Its weights are part of their fingerprints."""
 
+# Names of the parts of a layer, each with the weights `weight` and `bias`.
 LAYER_MODULES = (
     "attention.self.query",
     "attention.self.key",
@@ -40,8 +41,8 @@ LAYER_MODULES = (
     "output.dense",
     "output.LayerNorm",
 )
-"""Names of the parts of a layer, each with the weights `weight` and `bias`."""
 
+# Keys of the configuration that `Bert` reads: the sizes of the model.
 REQUIRED_CONFIG_KEYS = (
     "hidden_size",
     "intermediate_size",
@@ -52,21 +53,20 @@ REQUIRED_CONFIG_KEYS = (
     "type_vocab_size",
     "vocab_size",
 )
-"""Keys of the configuration that `Bert` reads: the sizes of the model."""
 
+# Special tokens that BERT puts around one text, in the format of `tokenizer.json`.
 SINGLE_TEXT_TEMPLATE = [
     {"SpecialToken": {"id": "[CLS]", "type_id": 0}},
     {"Sequence": {"id": "A", "type_id": 0}},
     {"SpecialToken": {"id": "[SEP]", "type_id": 0}},
 ]
-"""Special tokens that BERT puts around one text, in the format of `tokenizer.json`."""
 
+# Special tokens that BERT puts around two texts.
 TEXT_PAIR_TEMPLATE = [
     *SINGLE_TEXT_TEMPLATE,
     {"Sequence": {"id": "B", "type_id": 1}},
     {"SpecialToken": {"id": "[SEP]", "type_id": 1}},
 ]
-"""Special tokens that BERT puts around two texts."""
 
 
 class PlainTokenizer:

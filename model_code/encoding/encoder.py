@@ -59,38 +59,36 @@ from model_code.encoding.word_states import WordStates
 from model_code.errors import FreshetError
 from model_code.progress import Progress, no_progress
 
+# Tokenised texts: `input_ids` and `attention_mask`, both (B, T) int64.
 Features = dict[str, Tensor]
-"""Tokenised texts: `input_ids` and `attention_mask`, both (B, T) int64."""
 
+# A function that encodes a batch of features as vectors.
 Forward = Callable[[Features], torch.Tensor]
-"""A function that encodes a batch of features as vectors."""
 
+# Unit vectors (n, H) float32 of n texts, and their token signs.
 WithTokens = tuple[np.ndarray, TokenSigns]
-"""Unit vectors (n, H) float32 of n texts, and their token signs."""
 
+# A function that receives the numbers of a batch's texts, their features and their token ids.
 BatchCallback = Callable[[list[int], Features, list[list[int]]], None]
-"""A function that receives the numbers of a batch's texts, their features and their token ids."""
 
+# Length limit in tokens of a model whose folder states none. The tokenizer may allow fewer.
 DEFAULT_MAX_TOKENS = 512
-"""Length limit in tokens of a model whose folder states none. The tokenizer may allow fewer."""
 
+# Number of texts that are tokenised and sorted together. It bounds memory on large corpora.
 WINDOW_TEXTS = 8192
-"""Number of texts that are tokenised and sorted together. It bounds memory on large corpora."""
 
+# Tokens per batch on a CPU. Their activations stay in the cache, which is faster than 4096.
 CPU_BATCH_TOKENS = 1024
-"""Tokens per batch on a CPU. Their activations stay in the cache, which is faster than 4096."""
 
+# Tokens per batch on a GPU, enough to keep it busy.
 GPU_BATCH_TOKENS = 65_536
-"""Tokens per batch on a GPU, enough to keep it busy."""
 
+# Largest number of texts for which a CPU uses batches of `SMALL_INPUT_BATCH_TOKENS`.
 MAX_SMALL_INPUT_TEXTS = 64
-"""Largest number of texts for which a CPU uses batches of `SMALL_INPUT_BATCH_TOKENS`."""
 
+# Tokens per batch if there are few texts. Their lengths differ, and small batches need less
+# padding: a fifth less time on a CPU.
 SMALL_INPUT_BATCH_TOKENS = 256
-"""Tokens per batch if there are few texts.
-
-Their lengths differ, and small batches need less padding: a fifth less time on a CPU.
-"""
 
 
 def pad(sequences: Sequence[Sequence[int]], padding: int) -> Features:

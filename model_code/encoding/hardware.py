@@ -25,21 +25,19 @@ from torch import Tensor, nn
 from model_code.errors import SettingsError
 from model_code.settings import require
 
+# Largest absolute weight that half precision can store.
 MAX_FLOAT16 = torch.finfo(torch.float16).max
-"""Largest absolute weight that half precision can store."""
 
 CPU_DESCRIPTION = Path("/proc/cpuinfo")
 
+# Largest number of oneDNN's compiled products that a process which searches keeps. oneDNN compiles
+# a product for each shape, and keeps 1,024 by default, each of about half a megabyte. So texts of
+# 119 different lengths took 224 MB, and now take 79. Compiling a product again takes less than a
+# millisecond. The shapes of queries of 2 to 20 tokens fit.
 MAX_CACHED_PRIMITIVES = 128
-"""Largest number of oneDNN's compiled products that a process which searches keeps.
 
-oneDNN compiles a product for each shape, and keeps 1,024 by default, each of about half a megabyte.
-So texts of 119 different lengths took 224 MB, and now take 79. Compiling a product again takes less
-than a millisecond. The shapes of queries of 2 to 20 tokens fit.
-"""
-
+# Environment variables with the capacities of oneDNN's cache and of PyTorch's cache above it.
 PRIMITIVE_CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
-"""Environment variables with the capacities of oneDNN's cache and of PyTorch's cache above it."""
 
 
 def pick_device(device: str) -> torch.device:

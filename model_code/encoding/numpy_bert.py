@@ -38,6 +38,8 @@ NUMERATOR = (
     -2.95459980854025e-03,
     -1.60960333262415e-02,
 )
+# Coefficients of the error function as a quotient of two polynomials in x^2, highest power first.
+# They are those of the library Eigen. For numbers of float32 the error is at most 5e-7.
 DENOMINATOR = (
     -1.45660718464996e-05,
     -2.13374055278905e-04,
@@ -45,19 +47,15 @@ DENOMINATOR = (
     -7.37332916720468e-03,
     -1.42647390514189e-02,
 )
-"""Coefficients of the error function as a quotient of two polynomials in x^2, highest power first.
 
-They are those of the library Eigen. For numbers of float32 the error is at most 5e-7.
-"""
-
+# Largest number of multiplications of a product that OpenBLAS computes without copies.
 SMALL_PRODUCT = 1_000_000
-"""Largest number of multiplications of a product that OpenBLAS computes without copies."""
 
+# Number of tokens for which products are small. Most queries have fewer.
 SMALL_TOKENS = 20
-"""Number of tokens for which products are small. Most queries have fewer."""
 
+# The error function of larger numbers is 1 in float32.
 LARGEST_ERF_INPUT = 4.0
-"""The error function of larger numbers is 1 in float32."""
 
 
 @dataclass(frozen=True)

@@ -35,11 +35,11 @@ from model_code.progress import Progress, no_progress
 if TYPE_CHECKING:
     from model_code.encoding.encoder import Encoder
 
+# Files that exist where a GPU's driver is loaded: NVIDIA's, that of WSL, and AMD's.
 GPU_DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
-"""Files that exist where a GPU's driver is loaded: NVIDIA's, that of WSL, and AMD's."""
 
+# Largest number of tokens that are encoded at once. Their states then fit into the cache.
 BATCH_TOKENS = 256
-"""Largest number of tokens that are encoded at once. Their states then fit into the cache."""
 
 
 class SearchEncoder(Protocol):

@@ -29,11 +29,11 @@ from model_code.row_file import RowFile
 SIGNS_FILE = "token_signs.npy"
 STARTS_FILE = "token_starts.npy"
 
+# Number of bits of the machine words (integers) in which signs are stored and compared.
 BITS_PER_WORD = 64
-"""Number of bits of the machine words (integers) in which signs are stored and compared."""
 
+# Number of pairs of tokens that are compared at a time. They fit into the processor's cache.
 MAX_TOKEN_PAIRS_AT_ONCE = 2**16
-"""Number of pairs of tokens that are compared at a time. They fit into the processor's cache."""
 
 
 @dataclass(frozen=True, eq=False)

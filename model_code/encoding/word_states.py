@@ -14,8 +14,8 @@ import numpy as np
 
 from model_code.encoding.token_signs import pack_signs
 
+# Text of a token that holds only some bytes of a character. The character may be a letter.
 REPLACEMENT_CHARACTER = "\ufffd"
-"""Text of a token that holds only some bytes of a character. The character may be a letter."""
 
 
 class WordVectors(NamedTuple):

@@ -50,20 +50,20 @@ FLAT_FACTORY = "Flat"
 DEFAULT_SETTINGS = IndexSettings()
 EXACT_SETTINGS = IndexSettings(flat_below=ALWAYS_EXACT)
 
+# Number of candidate passages that are fetched beyond those needed for k documents.
 EXTRA_CANDIDATES = 16
-"""Number of candidate passages that are fetched beyond those needed for k documents."""
 
+# Largest number of allowed passages for which a filtered search scores every allowed passage.
 MAX_EXHAUSTIVE_ROWS = 2048
-"""Largest number of allowed passages for which a filtered search scores every allowed passage."""
 
+# Largest factor by which a filter increases the number of inverted lists that a query visits.
 MAX_PROBE_FACTOR = 8
-"""Largest factor by which a filter increases the number of inverted lists that a query visits."""
 
+# Number of passages that are scored at a time, which bounds the memory of float64 vectors.
 MAX_ROWS_SCORED_AT_ONCE = 65_536
-"""Number of passages that are scored at a time, which bounds the memory of float64 vectors."""
 
+# Largest relative error of rounding a number to float32 (unit roundoff).
 FLOAT32_ROUNDING = 2.0**-24
-"""Largest relative error of rounding a number to float32 (unit roundoff)."""
 
 
 class DenseIndex:

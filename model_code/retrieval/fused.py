@@ -83,36 +83,30 @@ KIND = "fused"
 FUSION = "fusion.json"
 NORMALIZERS = "scales.safetensors"
 
+# Lower limit of the variance of a query's inner products. If all documents are equal, the computed
+# variance is a rounding error around 0.
 MIN_VARIANCE = 1e-6
-"""Lower limit of the variance of a query's inner products.
 
-If all documents are equal, the computed variance is a rounding error around 0.
-"""
-
+# Number of vectors that are converted to float64 at a time, which bounds the memory.
 MAX_WIDE_VECTORS = 2**17
-"""Number of vectors that are converted to float64 at a time, which bounds the memory."""
 
+# Factor of late-interaction scores. They are mean cosines. The factor gives them about the spread
+# of the other normalised scores.
 LATE_SCORE_FACTOR = 10.0
-"""Factor of late-interaction scores.
 
-They are mean cosines. The factor gives them about the spread of the other normalised scores.
-"""
-
+# Number of best documents of the first scoring whose mean vector moves the query.
 FEEDBACK_DOCUMENTS = 3
-"""Number of best documents of the first scoring whose mean vector moves the query."""
 
+# Largest number of documents whose word scores may isolate them from all others.
 MAX_ISOLATED_DOCUMENTS = 3
-"""Largest number of documents whose word scores may isolate them from all others."""
 
+# Smallest gap between the word scores of isolated documents and of all other documents. It is a
+# share of the total weight of the components that match words, which is the largest possible word
+# score.
 MIN_ISOLATION_GAP = 0.2
-"""Smallest gap between the word scores of isolated documents and of all other documents.
 
-It is a share of the total weight of the components that match words, which is the largest possible
-word score.
-"""
-
+# Largest part of the gap behind isolated documents that the other components may close.
 CLOSABLE_GAP_SHARE = 0.9
-"""Largest part of the gap behind isolated documents that the other components may close."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -57,9 +57,8 @@ class RowGroups(NamedTuple):
         return np.maximum.reduceat(scores, self.starts)[self.group_index]
 
 
+# Share of documents up to which their rows are marked one by one, instead of looking at each row.
 MAX_SCATTERED_SHARE = 1 / 16
-"""Share of documents up to which their rows are marked one by one, instead of looking at each row.
-"""
 
 
 class AllowedRows:
@@ -425,8 +424,8 @@ class IdMap:
         return positions
 
 
+# Maps that are in use, by the digest of their ids. It lets `read_id_map` share equal maps.
 _open_maps: WeakValueDictionary[bytes, IdMap] = WeakValueDictionary()
-"""Maps that are in use, by the digest of their ids. It lets `read_id_map` share equal maps."""
 
 
 def read_id_map(path: Path) -> IdMap:

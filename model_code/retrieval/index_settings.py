@@ -10,8 +10,8 @@ import Stemmer
 from model_code.settings import Field, Settings, constant_field, require
 from model_code.text.terms import AUTO
 
+# Value of `flat_below` that makes every index exact: no index has so many vectors.
 ALWAYS_EXACT = 2**62
-"""Value of `flat_below` that makes every index exact: no index has so many vectors."""
 
 
 class IndexSettings(Settings):

@@ -25,13 +25,11 @@ from model_code.retrieval.protocol import (
 from model_code.retrieval.top_k import EXTRA_DOCUMENTS, rank_best_first, search_filtered
 from model_code.text.known_queries import KnownQuery
 
+# A function that replaces the encoder's vectors of new documents by the vectors to index. It has
+# three arguments: the document id of each of n rows; the encoder's vectors, shape (n, H); and the
+# vectors of known queries. The last has an array of shape (m, H) for each row, for the m known
+# queries of its document; m may be 0. The function returns vectors of shape (n, H).
 Refine = Callable[[Sequence[str], np.ndarray, Sequence[np.ndarray]], np.ndarray]
-"""A function that replaces the encoder's vectors of new documents by the vectors to index.
-
-It has three arguments: the document id of each of n rows; the encoder's vectors, shape (n, H); and
-the vectors of known queries. The last has an array of shape (m, H) for each row, for the m known
-queries of its document; m may be 0. The function returns vectors of shape (n, H).
-"""
 
 
 @dataclass(frozen=True)

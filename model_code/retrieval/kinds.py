@@ -27,25 +27,25 @@ if TYPE_CHECKING:
     from model_code.context import StageContext
     from model_code.retrieval.indexed import IndexedRetriever
 
+# The module of each kind that is trained; its `KIND` is a `RetrieverKind`.
 TRAINED_KINDS: dict[str, str] = {
     "dense": "model_code.dense.kind",
     "lexical": "model_code.lexical.kind",
     "dsi": "model_code.dsi.kind",
 }
-"""The module of each kind that is trained; its `KIND` is a `RetrieverKind`."""
 
+# The module of each kind that needs no training; its function `open_folders` opens a retriever.
 UNTRAINED_KINDS: dict[str, str] = {
     "bm25": "model_code.retrieval.bm25",
     "headline": "model_code.retrieval.headline",
     "fused": "model_code.retrieval.fused",
 }
-"""The module of each kind that needs no training; its function `open_folders` opens a retriever."""
 
+# The kind of a retriever whose settings name none, and of the base encoder's index.
 DEFAULT_KIND = "dense"
-"""The kind of a retriever whose settings name none, and of the base encoder's index."""
 
+# Key in an index's manifest: the number format in which its passages were encoded.
 PRECISION = "precision"
-"""Key in an index's manifest: the number format in which its passages were encoded."""
 
 
 def accept_settings(training: Any, settings: Any) -> None:

@@ -16,11 +16,11 @@ from typing import Any, overload
 
 import numpy as np
 
+# Number of ids up to which a dictionary finds them, which is faster and needs little memory.
 MAX_IDS_IN_DICTIONARY = 4096
-"""Number of ids up to which a dictionary finds them, which is faster and needs little memory."""
 
+# Number of ids from which array operations find them faster than a loop.
 MIN_IDS_FOR_ARRAYS = 32
-"""Number of ids from which array operations find them faster than a loop."""
 
 NOT_FOUND = -1
 

@@ -14,11 +14,11 @@ from model_code.text.words import AUTO
 if TYPE_CHECKING:
     import numpy as np
 
+# Document ids and scores, best first.
 Ranking = list[tuple[str, float]]
-"""Document ids and scores, best first."""
 
+# Suffix of a fusion component's name that denotes the component's late-interaction score.
 LATE_SUFFIX = ".late"
-"""Suffix of a fusion component's name that denotes the component's late-interaction score."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class TypedQuery:
     corrects_typos: bool = True
 
 
+# (query texts, k) -> the k best documents for each text, best first.
 Search = Callable[[Sequence[str], int], list[Ranking]]
-"""(query texts, k) -> the k best documents for each text, best first."""
 
 
+# A kind's representation of n encoded queries. A slice of it represents fewer queries.
 Queries = TypeVar("Queries")
-"""A kind's representation of n encoded queries. A slice of it represents fewer queries."""
 
 
 class Retriever(ABC, Generic[Queries]):

@@ -41,11 +41,9 @@ EVERYDAY_QUANTILE = 0.85
 RANDOM_QUANTILE = 0.5
 # Lower limit of the floor, as a share of its upper limit.
 MIN_SHARE_OF_RANDOM = 0.5
+# Smallest number of documents for which a floor is learned. The fits of random queries from fewer
+# documents are not reliable.
 MIN_DOCUMENTS = 20
-"""Smallest number of documents for which a floor is learned.
-
-The fits of random queries from fewer documents are not reliable.
-"""
 
 
 EVERYDAY_QUERIES = (

@@ -20,29 +20,23 @@ from model_code.errors import SettingsError
 from model_code.retrieval.packed_ids import SortedIds
 from model_code.retrieval.protocol import Ranking
 
+# Number of documents that are fetched beyond k, because some may be filtered out afterwards.
 EXTRA_DOCUMENTS = 16
-"""Number of documents that are fetched beyond k, because some may be filtered out afterwards."""
 
+# Number of groups per wanted row, when the best rows are found by the maxima of groups.
 GROUPS_PER_ROW = 4
-"""Number of groups per wanted row, when the best rows are found by the maxima of groups."""
 
+# Number of scores up to which all keys are partitioned. For more scores it is faster to select the
+# best rows by groups first.
 MIN_SCORES_FOR_GROUPS = 2**11
-"""Number of scores up to which all keys are partitioned.
 
-For more scores it is faster to select the best rows by groups first.
-"""
-
+# Smallest number of queries for which a matrix product is used. For fewer queries, separate dot
+# products per query are faster than a narrow matrix product.
 MIN_QUERIES_FOR_MATMUL = 12
-"""Smallest number of queries for which a matrix product is used.
 
-For fewer queries, separate dot products per query are faster than a narrow matrix product.
-"""
-
+# Float32 scores held at a time (128 MiB). A block always has `MIN_QUERIES_FOR_MATMUL` queries at
+# least, even if their scores need more.
 MAX_SCORES_IN_MEMORY = 2**25
-"""Float32 scores held at a time (128 MiB).
-
-A block always has `MIN_QUERIES_FOR_MATMUL` queries at least, even if their scores need more.
-"""
 
 # The upper 32 bits of a sort key hold the score's bits, the lower 32 bits the document's number.
 _SCORE_SHIFT = np.uint64(32)

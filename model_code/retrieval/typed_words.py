@@ -22,12 +22,11 @@ MAX_COMPLETIONS = 16
 # Largest number of letters of a word that is completed or corrected. The time grows with the square
 # of the length.
 MAX_TYPED_LETTERS = 64
+# Smallest number of letters of a word in which a typo is tolerated. One edit turns a shorter word
+# into too many other words.
 MIN_TYPO_LETTERS = 5
-"""Smallest number of letters of a word in which a typo is tolerated.
 
-One edit turns a shorter word into too many other words.
-"""
-
+# Word endings of languages with Latin letters that stemmers remove, separated by blanks.
 ENDINGS = (
     "ability able ably ally ance ances ation ations ative edly ement ements ence ences ered ering "
     "fully fulness ibility ible ical ically ied ies ility ing ingly ings ion ions ious isation "
@@ -37,7 +36,6 @@ ENDINGS = (
     "aison ement ements euse euses issement ique iques iste istes ité "
     "amiento ación aciones ador idad mente"
 )
-"""Word endings of languages with Latin letters that stemmers remove, separated by blanks."""
 
 ALPHABETS = (
     "abcdefghijklmnopqrstuvwxyz",
