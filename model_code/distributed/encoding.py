@@ -70,7 +70,7 @@ def encode_tokens_resumably(
 ) -> WithTokens:
     """Encode texts with their token signs shard by shard, so that an interrupted call resumes.
 
-    Token signs are one bit per component of each word's vector. The result equals that of
+    Token signs are one bit per dimension of each word's vector. The result equals that of
     `encoder.encode_passages_with_tokens`. See `encode_resumably` for the arguments.
     """
     method = "encode_passages_with_tokens"

@@ -388,7 +388,7 @@ def _area(old: np.ndarray, new: np.ndarray) -> float:
 def canonical(vectors: np.ndarray) -> np.ndarray:
     """Return an order of the rows of `vectors` (n, H) that does not depend on their given order.
 
-    Rows are sorted by their first eight components, which practically never are all equal.
+    Rows are sorted by their first eight dimensions, which practically never are all equal.
     """
     return np.lexsort(np.ascontiguousarray(vectors.T[:8]))
 

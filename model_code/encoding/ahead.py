@@ -24,9 +24,10 @@ MAX_WAITING_TEXTS = 1024
 class Encoding(NamedTuple):
     """The encoding of one text or of several.
 
-    vectors: Vectors, the same number for each text, shape (r, H), float32.
-    tokens: Token signs, one bit per component of each word's vector. None if the index stores no
-        token signs.
+    Attributes:
+        vectors: Vectors, the same number for each text, shape (r, H), float32.
+        tokens: Token signs, one bit per dimension of each word's vector. None if the index stores
+            no token signs.
     """
 
     vectors: np.ndarray

@@ -611,7 +611,7 @@ def write_layout(folder: Path, layout: Layout, pooled_dimension: int) -> None:
     Args:
         folder: Folder of the encoder.
         layout: Parts of the encoder. Its projections are folders inside `folder`.
-        pooled_dimension: Number of components of the pooled vector, before projections.
+        pooled_dimension: Number of dimensions of the pooled vector, before projections.
     """
     # Type and folder of each module, in the order in which they are applied.
     modules = [("Transformer", ""), ("Pooling", "1_Pooling")]

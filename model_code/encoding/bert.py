@@ -24,7 +24,7 @@ from model_code.encoding.bert_files import POSITION_IDS, WEIGHTS_FILE, read_plai
 class Bert(nn.Module):
     """Computes the hidden states of a batch of texts, for inference only.
 
-    Shapes: B texts, T tokens per text, H components of a hidden state.
+    Shapes: B texts, T tokens per text, H dimensions of a hidden state.
     """
 
     def __init__(self, config: SimpleNamespace) -> None:

@@ -256,7 +256,7 @@ class Encoder(TextModel):
     """Encodes texts as unit vectors.
 
     Attributes:
-        dimension: Number of components H of a vector.
+        dimension: Number of dimensions H of a vector.
         layers: Numbers of the layers that documents are indexed by. Empty: the last layer only.
         prompts: Texts put before queries and documents.
     """
@@ -590,7 +590,7 @@ class Encoder(TextModel):
     ) -> WithTokens:
         """Return the vectors of queries, and the signs of their words' vectors.
 
-        The signs are one bit per component. By them, late interaction compares each word of a query
+        The signs are one bit per dimension. By them, late interaction compares each word of a query
         with each word of a passage.
 
         The vector of a word is the sum of the states of its tokens. A word with several tokens is
@@ -604,7 +604,7 @@ class Encoder(TextModel):
     ) -> WithTokens:
         """Return the vectors of documents, and the signs of their words' vectors.
 
-        The vectors are those of `encode_passages`. The signs are one bit per component. Unlike in
+        The vectors are those of `encode_passages`. The signs are one bit per dimension. Unlike in
         `encode_with_tokens`, a word with several tokens is not repeated.
         """
         return self._encode_tokens(self.prompts.document, texts, progress, are_queries=False)

@@ -121,8 +121,8 @@ class LayerNormalization:
     """Gives each token's state mean 0 and variance 1, then scales and shifts it.
 
     Attributes:
-        scale: Factor of each component, (H,).
-        shift: Is added to each component, (H,).
+        scale: Factor of each dimension, (H,).
+        shift: Is added to each dimension, (H,).
         epsilon: Is added to the variance.
     """
 
@@ -227,7 +227,7 @@ class NumpyLayer:
 
         Args:
             projected: Queries, keys and values of the text's tokens, (t, 3 H). Each of the three
-                has one block of components per head.
+                has one block of dimensions per head.
         """
         token_count = len(projected)
         heads = projected.reshape(token_count, 3, self.head_count, -1).transpose(1, 2, 0, 3)
@@ -249,7 +249,7 @@ class NumpyBert:
     texts at once, and only attention treats each text alone.
 
     Attributes:
-        width: Number of components H of a state.
+        width: Number of dimensions H of a state.
     """
 
     def __init__(self, config: Mapping[str, Any], weights_file: Path) -> None:

@@ -43,7 +43,7 @@ BATCH_TOKENS = 256
 
 
 class SearchEncoder(Protocol):
-    """What a dense retriever needs of its encoder: an `Encoder` or a `QueryEncoder`."""
+    """The interface of the encoder of a dense retriever: an `Encoder` or a `QueryEncoder`."""
 
     dimension: int
 
@@ -84,7 +84,7 @@ class QueryEncoder:
     """Encodes queries with NumPy, and loads an `Encoder` of PyTorch to encode documents.
 
     Attributes:
-        dimension: Number of components H of a vector.
+        dimension: Number of dimensions H of a vector.
         max_tokens: Longer texts are cut to so many tokens.
         prompts: Texts put before queries and documents.
     """

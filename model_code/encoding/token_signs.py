@@ -1,4 +1,4 @@
-"""Late interaction over token signs: one bit for each component of each token's vector.
+"""Late interaction over token signs: one bit for each dimension of each token's vector.
 
 For each query token, the most similar token of a passage is found. The score of the passage is the
 mean of these similarities, as in ColBERT (Khattab and Zaharia, 2020, eq. 3):
@@ -38,7 +38,7 @@ MAX_TOKEN_PAIRS_AT_ONCE = 2**16
 
 @dataclass(frozen=True, eq=False)
 class TokenSigns:
-    """The token signs of n texts: one bit per component of each word's vector.
+    """The token signs of n texts: one bit per dimension of each word's vector.
 
     Attributes:
         bits: Signs of each token, one text after the other, in W machine words, shape (t, W),
@@ -108,7 +108,7 @@ class TokenSigns:
 
         For each query token, the most similar token of the text counts. The score is their mean.
 
-        A query token without any positive component is ignored. If all are ignored, scores are 0.
+        A query token without any positive value is ignored. If all are ignored, scores are 0.
 
         Args:
             texts: Token signs of n texts.
@@ -158,7 +158,7 @@ def pack_signs(vectors: np.ndarray) -> np.ndarray:
         vectors: Token vectors, shape (t, H).
 
     Returns:
-        Signs of shape (t, W), uint64. A bit is 1 for a positive component. Bits beyond H are 0. If
+        Signs of shape (t, W), uint64. A bit is 1 for a positive value. Bits beyond H are 0. If
         there are no vectors, one token of zeros is returned, because every text needs a token.
     """
     if len(vectors):

@@ -34,7 +34,7 @@ COSINE_TOLERANCE = 1e-6
 # then costs more than it saves.
 MAX_MOVED_SHARE = 0.75
 # Limits of points and of inner products that a CPU computes at a time, so that both stay in the
-# cache: 12 MiB of vectors with 384 components, and 4 MiB of products.
+# cache: 12 MiB of vectors with 384 dimensions, and 4 MiB of products.
 MAX_BLOCK_POINTS = 8192
 MAX_BLOCK_PRODUCTS = 2**20
 # Factor by which blocks are larger on a GPU, which small blocks would leave idle.

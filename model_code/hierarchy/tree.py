@@ -38,7 +38,7 @@ TOPICS = "topics.json"
 
 @dataclass(frozen=True, eq=False)
 class Hierarchy:
-    """A tree of fixed depth over N passages, whose vectors have H components.
+    """A tree of fixed depth over N passages, whose vectors have H dimensions.
 
     Attributes:
         centroids: For each level t, the centroids of its K_t nodes, (K_t, H) float32, of unit norm.
@@ -84,7 +84,7 @@ class Hierarchy:
 
     @property
     def dimension(self) -> int:
-        """Number of components H of a vector."""
+        """Number of dimensions H of a vector."""
         return self.centroids[0].shape[1]
 
     @cached_property

@@ -62,7 +62,7 @@ CLOSED_FORM_BIAS = -12.0
 # Number of sampled passages whose tokens the ridge regression of the closed-form head reads.
 CLOSED_FORM_PASSAGES = 400
 # Penalty of the ridge regression, as a share of the hidden states' mean square. It is needed
-# because the components of hidden states are correlated.
+# because the dimensions of hidden states are correlated.
 CLOSED_FORM_RIDGE = 0.01
 # Part of the random seed that makes the sample of passages independent of other random choices.
 SAMPLE_STREAM = 17
@@ -134,7 +134,7 @@ def _start_closed_form(
     width = embeddings.shape[1]
     if width != backbone.config.hidden_size:
         raise FreshetError(
-            f"the base's word embeddings have {width} components and its hidden states "
+            f"the base's word embeddings have {width} dimensions and its hidden states "
             f"{backbone.config.hidden_size}, but a closed-form head needs as many of both; name "
             "another encoder.base"
         )

@@ -3,7 +3,7 @@
 The hierarchy is a tree that clusters the passages. The centroid of a node is the mean of T(p), the
 0/1 vector of the tokens of p, over the node's passages. As in HCE, it is scaled to unit norm.
 Otherwise nodes of long passages would get the highest scores. HCE trains its centroids (section
-5.2), but here they are fixed. Training V components per centroid would cost more than training the
+5.2), but here they are fixed. Training V dimensions per centroid would cost more than training the
 encoder.
 """
 

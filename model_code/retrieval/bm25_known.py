@@ -1,7 +1,8 @@
 """Known queries whose words count as words of their documents in BM25.
 
-The known queries of a segment's documents are a segment as well. The module counts their terms for
-each passage, and the terms of one document's queries that a score has to ignore.
+A known query is a query that a document is known to answer. It counts for all passages of the
+document. The known queries of a segment's documents are a segment as well. The module counts their
+terms for each passage, and the terms of one document's queries that a score has to ignore.
 """
 
 from __future__ import annotations
@@ -55,8 +56,6 @@ class KnownWords:
 
 class KnownSegment:
     """The indexed known queries of the documents of one passage segment.
-
-    A known query counts for all passages of its document.
 
     Attributes:
         queries: The known queries, indexed like passages.
@@ -150,11 +149,7 @@ class KnownPart(NamedTuple):
 
 
 class KnownCounts:
-    """Counts of terms in known queries, for each passage of an index of several segments.
-
-    A known query is a query that a document is known to answer. It counts for all passages of its
-    document.
-    """
+    """Counts of terms in known queries, for each passage of an index of several segments."""
 
     def __init__(self, parts: Sequence[KnownPart], ids: IdMaps) -> None:
         # Leave out parts without queries. `first_rows` has the first passage of each part's

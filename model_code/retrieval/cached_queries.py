@@ -41,8 +41,6 @@ MAX_KEPT_QUERIES = 5000
 class KeptEncodings:
     """The encodings of queries that were searched before, by text.
 
-    Token signs are one bit per component of each word's vector.
-
     Attributes:
         vectors: Vector (H,) of each query, ordered by its last use, the most recent one last.
         signs: Token signs (t, W) of each query. Empty if the encoder made none.
@@ -110,7 +108,7 @@ class CachedEncoder:
 
     @property
     def dimension(self) -> int:
-        """Number of components of a vector."""
+        """Number of dimensions of a vector."""
         dimension: int = self.encoder.dimension
         return dimension
 
@@ -126,10 +124,7 @@ class CachedEncoder:
         return self._vectors("encode", texts, encode_missing)
 
     def encode_with_tokens(self, texts: Sequence[str]) -> tuple[np.ndarray, TokenSigns]:
-        """Return the vectors (q, H) and token signs of queries, encoding only those not kept yet.
-
-        Token signs are one bit per component of each word's vector, for late interaction.
-        """
+        """Return the vectors (q, H) and token signs of queries; encode only those not kept."""
         kept = self._kept_by("encode_with_tokens")
 
         def encode_missing(missing: Sequence[str]) -> None:

@@ -3,6 +3,8 @@
 Encoders of contrastive training and of HCE make one vector per passage. Encoders of MLR make one
 vector per indexed layer of the model. The index of a build may be approximate. The segments that a
 live collection adds later are always searched exactly.
+
+For late interaction an index also stores token signs: one bit per dimension of each word's vector.
 """
 
 from __future__ import annotations
@@ -81,18 +83,16 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
         largest = float(np.abs(query).max())
         require(
             0 < largest < np.inf,
-            f"the largest component of the vector is {largest:g}; it must be finite and above 0",
+            f"the largest absolute value of the vector is {largest:g}; "
+            "it must be finite and above 0",
         )
-        # The squares of very large components would overflow, so the vector is scaled down first.
+        # The squares of very large numbers would overflow, so the vector is scaled down first.
         scaled = query / largest
         unit = scaled / np.linalg.norm(scaled)
         return unit[np.newaxis].astype(np.float32)
 
     def encode_with_tokens(self, texts: Sequence[str]) -> tuple[np.ndarray, TokenSigns]:
-        """Return the vectors (q, H) of query texts, and their token signs.
-
-        Token signs are one bit per component of each word's vector, for late interaction.
-        """
+        """Return the vectors (q, H) of query texts, and their token signs."""
         return self.encoder.encode_with_tokens(texts)
 
     def search_encoded(
@@ -117,10 +117,7 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
         return self.index.best_passage(query[0], document_id)
 
     def vectors_of(self, document_ids: Sequence[str]) -> CandidateVectors:
-        """Return the vectors of different documents, and their token signs if the index has them.
-
-        Token signs are one bit per component of each word's vector.
-        """
+        """Return the vectors of different documents, and their token signs if there are any."""
         return self.index.vectors_of(document_ids)
 
     def encode_ahead(self, new: NewPassages) -> None:
@@ -189,10 +186,7 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
         self._ahead.keep(encodings)
 
     def _encode_texts(self, texts: Sequence[str]) -> Encoding:
-        """Return the vectors of new passages, and their token signs if the index has some.
-
-        Token signs are one bit per component of each word's vector.
-        """
+        """Return the vectors of new passages, and their token signs if the index has some."""
         if self.index.tokens is None:
             return Encoding(self.encoder.encode_documents(texts), None)
         return Encoding(*self.encoder.encode_passages_with_tokens(texts))
@@ -200,8 +194,7 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
     def write_segment(self, folder: Path, new: NewPassages) -> None:
         """Encode new passages and index them in `folder`.
 
-        If the index of the build has token signs, one bit per component of each word's vector, the
-        segment has them as well.
+        If the index of the build has token signs, the segment has them as well.
         """
         tokens = None
         if self.index.tokens is None:
@@ -244,10 +237,7 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
 
     @classmethod
     def join_segments(cls, segments: Sequence[RetrieverSegment]) -> Retriever:
-        """Return one retriever that searches all segments as one index.
-
-        A segment is an index of some documents, of which some may be removed by now.
-        """
+        """Return one retriever that searches all segments as one index."""
         indexes = []
         for segment in segments:
             retriever: Any = segment.retriever

@@ -8,6 +8,9 @@ a batch, on the order of insertion, or on how a library blocks a matrix product.
 Without an inverted file the result is provably exact. The search fetches more candidates until no
 other passage can be better, even with the largest possible rounding error.
 
+An index may also store token signs for late interaction: one bit per dimension of each word's
+vector.
+
 The exact search is our own code because FAISS's flat index neither scores independently of the
 batch nor ranks documents by their best passage. It also lets small projects do without FAISS.
 """
@@ -128,11 +131,10 @@ class DenseIndex:
             fingerprint: Fingerprint of the encoder.
             settings: How the index is searched.
             vectors_per_passage: Number of consecutive rows that represent one passage.
-            tokens: Token signs of the passages, one bit per component of each word's vector. They
-                need one vector per passage.
+            tokens: Token signs of the passages. They need one vector per passage.
 
         Raises:
-            FreshetError: If the shapes do not fit, or a component is not finite.
+            FreshetError: If the shapes do not fit, or a value is not finite.
         """
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
         ids = IdMap(document_ids)
@@ -159,7 +161,7 @@ class DenseIndex:
 
     @property
     def dimension(self) -> int:
-        """Number of components H of a vector."""
+        """Number of dimensions H of a vector."""
         return self.vectors.shape[1]
 
     def search(self, queries: np.ndarray, k: int, fingerprint: str) -> list[Ranking]:
@@ -400,8 +402,8 @@ class DenseIndex:
         if fingerprint != self.fingerprint:
             raise FingerprintMismatch(
                 f"the index was built with encoder {self.fingerprint[:12]}, these vectors come "
-                f"from {fingerprint[:12]}; build the index again with that encoder, or encode with "
-                "the index's own"
+                f"from {fingerprint[:12]}; build the index again with that encoder, or encode the "
+                "queries with the index's encoder"
             )
         vectors = np.ascontiguousarray(vectors, dtype=np.float32)
         _check_vectors(vectors, len(vectors), self.dimension)
@@ -506,10 +508,6 @@ class DenseIndex:
     def _is_settled(self, query: np.ndarray, ranking: Ranking, rows: np.ndarray, k: int) -> bool:
         """Whether no passage outside the candidates can belong to the k best documents.
 
-        The exact scan orders passages by float32 sums. Each sum differs from the exact product by
-        at most H * 2^-24 * |q| * |d| (Higham, Accuracy and Stability of Numerical Algorithms, eq.
-        3.5). No passage that was not fetched has a greater sum than the last candidate.
-
         Args:
             query: Query vector, shape (H,).
             ranking: The k best documents of the candidates.
@@ -523,13 +521,32 @@ class DenseIndex:
         if has_no_bound:
             return True
 
-        query_norm = float(np.linalg.norm(query))
-        error_bound = self.dimension * FLOAT32_ROUNDING * query_norm * self._largest_norm
+        worst_score = ranking[-1][1]
         last_score = float(self._scores(query, rows[-1:])[0])
-        worst_ranked_score = ranking[-1][1]
+        query_norm = float(np.linalg.norm(query))
+        return bool(self._settles(worst_score, last_score, query_norm))
+
+    def _settles(
+        self,
+        worst_scores: np.ndarray | float,
+        last_scores: np.ndarray | float,
+        query_norms: np.ndarray | float,
+    ) -> np.ndarray | bool:
+        """Whether no passage outside the candidates can be better than a ranked one.
+
+        The exact scan orders passages by float32 sums. Each sum differs from the exact product by
+        at most H * 2^-24 * |q| * |d| (Higham, Accuracy and Stability of Numerical Algorithms, eq.
+        3.5). No passage that was not fetched has a greater sum than the last candidate.
+
+        Args:
+            worst_scores: Score of the worst ranked passage, for one query or for several (q,).
+            last_scores: Exact score of the last candidate of each query, of the same shape.
+            query_norms: Norm of each query vector, of the same shape.
+        """
+        error_bounds = self.dimension * FLOAT32_ROUNDING * query_norms * self._largest_norm
         # Each of the two compared scores may be off by the error bound. Twice this amount is
         # allowed, to be safe.
-        return worst_ranked_score > last_score + 4 * error_bound
+        return worst_scores > last_scores + 4 * error_bounds
 
 
 class JoinedIndex(DenseIndex):
@@ -582,9 +599,8 @@ class JoinedIndex(DenseIndex):
         queries = self._check_queries(queries, fingerprint)
         searchable_rows = len(self.ids) - len(self.ids.removed_rows)
         if searchable_rows <= k:
-            removed = set(self.ids.removed_rows.tolist())
-            present = np.array([row for row in range(len(self.ids)) if row not in removed], int)
-            return [present for _ in queries]
+            present_rows = np.setdiff1d(np.arange(len(self.ids)), self.ids.removed_rows)
+            return [present_rows for _ in queries]
 
         candidates = self._candidate_rows(queries, min(k + EXTRA_CANDIDATES, searchable_rows))
         scores = self.score_rows(queries, candidates)
@@ -594,10 +610,10 @@ class JoinedIndex(DenseIndex):
 
         # See `_is_settled`. Besides, the set is open if the next document has an equal score.
         query_norms = np.linalg.norm(queries.astype(np.float64), axis=1)
-        error_bounds = self.dimension * FLOAT32_ROUNDING * query_norms * self._largest_norm
+        is_settled = self._settles(worst_scores, scores[:, -1], query_norms)
         has_no_bound = candidates[:, -1] < 0
-        is_bounded = worst_scores > scores[:, -1] + 4 * error_bounds
-        is_settled = has_no_bound | is_bounded | (candidates.shape[1] == searchable_rows)
+        has_all_rows = candidates.shape[1] == searchable_rows
+        is_settled = is_settled | has_no_bound | has_all_rows
         is_settled &= worst_scores > ordered_scores[:, k]
 
         found: list[np.ndarray] = []
@@ -708,8 +724,6 @@ class JoinedIndex(DenseIndex):
 
 class CandidateVectors(NamedTuple):
     """The vectors and token signs of n documents, read once and scored several times.
-
-    Token signs are one bit per component of each word's vector, for late interaction.
 
     Attributes:
         vectors: Vectors of all rows of the documents, one document after the other, shape (r, H),
@@ -868,9 +882,9 @@ def _import_faiss() -> Any:
         import faiss
     except ModuleNotFoundError as error:
         raise FreshetError(
-            "search among so many vectors needs faiss, which is not installed: pip install -e "
-            "'.[cpu]' (or faiss-cpu alone), or set index.flat_below above their number, exact "
-            "search that does without, and build again"
+            "an index of this size needs faiss, which is not installed: run pip install -e "
+            "'.[cpu]', or set index.flat_below above the number of vectors to search exactly; "
+            "then build again"
         ) from error
     return faiss
 
@@ -879,9 +893,9 @@ def _check_vectors(vectors: np.ndarray, rows: int, dimension: int) -> None:
     """Raise FreshetError unless vectors have the shape (rows, dimension) and are finite."""
     if vectors.ndim != 2 or vectors.shape != (rows, dimension):
         raise FreshetError(
-            f"vectors of shape {vectors.shape} do not fit {rows} passages of {dimension} components"
+            f"vectors of shape {vectors.shape} do not fit {rows} passages of {dimension} dimensions"
         )
     if not np.isfinite(vectors).all():
         raise FreshetError(
-            "vectors hold NaN or infinite components; the encoder diverged: train it again"
+            "vectors hold NaN or infinite values; the encoder diverged: train it again"
         )

@@ -19,7 +19,8 @@ the component:
 - components that match words (BM25, lexical): s divided by the score of the query's best document.
 - headline: as dense, over one vector per document.
 - late interaction: 10 * s. It re-scores the documents of a dense component whose index stores token
-  signs. It has its own weight, named NAME.late after the component, and proposes no candidates.
+  signs, one bit per dimension of each word's vector. It has its own weight, named NAME.late after
+  the component, and proposes no candidates.
 
 When documents are added, the mean and the covariance of the build stay in use, because the weights
 were learned with them. Added documents of another domain may then have far larger normalised scores
@@ -471,9 +472,8 @@ class FusedSearch(Retriever[FusedQueries]):
     ) -> dict[str, Any]:
         """Encode queries for each component, and their token signs for late interaction.
 
-        Token signs are one bit per dimension of each token's vector. One run of an encoder makes
-        both the query vectors and the token signs. A headline component uses the query vectors of
-        another component with the same encoder, if there is one.
+        One run of an encoder makes both the query vectors and the token signs. A headline component
+        uses the query vectors of another component with the same encoder, if there is one.
 
         Args:
             texts: Texts of the queries, for components with late interaction.
@@ -851,9 +851,6 @@ class FusedSearch(Retriever[FusedQueries]):
     ) -> list[dict[str, list[TokenMatch]]]:
         """Return the matched tokens that documents have from known queries only.
 
-        A known query is one that the document is known to answer. Its words count as words of the
-        document, and may be the only reason for a match.
-
         Args:
             text: Text of the query.
             query: The same query, encoded.
@@ -1126,7 +1123,8 @@ def open_folders(encoder: Path, index: Path, **loading: Any) -> FusedRetriever:
     fusion = Fusion.load(encoder)
     if fusion.components != manifest["parts"]:
         raise FreshetError(
-            f"{encoder} weighs {fusion.components}, but {index} holds {manifest['parts']}"
+            f"{encoder} weighs {fusion.components}, but {index} holds {manifest['parts']}; "
+            "build the fusion again"
         )
     components = {
         name: _open_component(encoder / name, index / name, **loading) for name in fusion.components

@@ -66,7 +66,7 @@ class HeadlineRetriever(DenseRetriever):
         document_ids = list(dict.fromkeys(new.document_ids))
         headlines = [new.headlines[document_id] for document_id in document_ids]
         vectors = self._ahead.take(headlines, self._encode_texts).vectors
-        save_index(self._build_exact_index(vectors, document_ids, None), folder)
+        save_headline_index(self._build_exact_index(vectors, document_ids, None), folder)
 
     @classmethod
     def merge(cls, sources: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
@@ -99,10 +99,10 @@ def build_index(
         folder: Folder of the index.
     """
     index = DenseIndex.build(vectors, document_ids, encoder.fingerprint(), settings)
-    save_index(index, folder)
+    save_headline_index(index, folder)
 
 
-def save_index(index: DenseIndex, folder: Path) -> None:
+def save_headline_index(index: DenseIndex, folder: Path) -> None:
     """Write an index whose manifest has the kind `headline` instead of `dense`."""
     index.save(folder)
     add_to_manifest(folder, {"kind": KIND})

@@ -103,7 +103,7 @@ class Objective(nn.Module):
         """
         if hierarchy.dimension != self.encoder.dimension:
             raise FreshetError(
-                f"the encoder's vectors have {self.encoder.dimension} components, and the "
+                f"the encoder's vectors have {self.encoder.dimension} dimensions, and the "
                 f"hierarchy's have {hierarchy.dimension}; set hierarchy_weight: 0, or name the "
                 "encoder as base of the retriever, so that passages are clustered by it"
             )

@@ -293,7 +293,7 @@ def test_shapes_do_not_depend_on_values() -> None:
 
 def test_narrow_embeddings_have_no_closed_form(tmp_path: Path) -> None:
     with pytest.raises(
-        FreshetError, match="embeddings have 16 components and its hidden.*32.*another encoder"
+        FreshetError, match="embeddings have 16 dimensions and its hidden.*32.*another encoder"
     ):
         start_on(tmp_path / "base", "electra", masked=False, embedding_size=16)
 

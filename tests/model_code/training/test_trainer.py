@@ -156,7 +156,7 @@ def test_hierarchy_of_another_encoder_is_refused(tmp_path: Path):
     objective = make_step(tmp_path).objective
     other_tree = make_tree(np.random.default_rng(9).standard_normal((24, 8)))
 
-    with pytest.raises(FreshetError, match="have 32 components, and the hierarchy's have 8"):
+    with pytest.raises(FreshetError, match="have 32 dimensions, and the hierarchy's have 8"):
         objective.recluster(other_tree)
 
 

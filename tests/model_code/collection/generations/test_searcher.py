@@ -324,9 +324,9 @@ def test_vector_search_equals_text_search(searcher: Searcher) -> None:
         ([1.0], "the vector must be a list of"),
         ([], "the vector must be a list of"),
         ("ab", "the vector must be a list of"),
-        ([0.0] * 1000, "the largest component of the vector is 0"),
-        ([float("inf")] * 1000, "the largest component of the vector is inf"),
-        ([float("nan")] * 1000, "the largest component of the vector is nan"),
+        ([0.0] * 1000, "the largest absolute value of the vector is 0"),
+        ([float("inf")] * 1000, "the largest absolute value of the vector is inf"),
+        ([float("nan")] * 1000, "the largest absolute value of the vector is nan"),
     ],
 )
 def test_wrong_vector_is_refused(searcher: Searcher, vector: Any, message: str) -> None:
