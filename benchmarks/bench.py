@@ -25,6 +25,7 @@ BENCHES: Mapping[str, str] = {
     "token-index": "benchmarks.token_index",
     "drift": "benchmarks.drift",
     "incdsi": "benchmarks.incdsi",
+    "rows-with-queries": "benchmarks.rows_with_queries",
     "faults": "benchmarks.faults.bench",
     "freshness": "benchmarks.freshness",
     "writers": "benchmarks.writers",

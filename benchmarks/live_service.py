@@ -19,15 +19,20 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from freshet.client import Client
+from model_code.corpus.known_queries import KNOWN_QUERIES, CorpusQueries
 from model_code.encoding.token_signs import BITS_PER_WORD, TokenSigns
 from model_code.errors import FreshetError
 from model_code.files import write_json, write_text
 from model_code.project import Project
+from model_code.text.known_queries import by_document
 from orchestration.running_service import find_running_service
 
 if TYPE_CHECKING:
     from model_code.encoding.encoder import WithTokens
+    from model_code.retrieval.bm25_index import KnownWords
     from model_code.retrieval.index_settings import IndexSettings
+    from model_code.retrieval.indexed import NewPassages
+    from model_code.text.known_queries import KnownQuery
 
 CLONE = Path(__file__).parents[1]
 
@@ -49,6 +54,7 @@ def make_project(
     settings: IndexSettings | None = None,
     apply_process: bool = True,
     search_processes: int = 0,
+    known: Sequence[KnownQuery] | None = None,
 ) -> Project:
     """Create a project under `root` with `passages` live documents of one passage each.
 
@@ -64,14 +70,19 @@ def make_project(
         settings: Settings of the dense index. Search is exact if not given.
         apply_process: Whether the service applies changes in a separate process.
         search_processes: Number of processes that search. 0: threads of the service search.
+        known: Known queries of the documents, whose words BM25 counts with the weight that a build
+            without judged dev queries has. None: the documents have no known queries.
 
     Returns:
         The project. Its default retriever is `RETRIEVER`.
     """
     from benchmarks.opened_build import open_generation_zero
     from model_code.encoding.encoder import Encoder
+    from model_code.retrieval.bm25_index import KnownWords
     from model_code.retrieval.dense_index import DenseIndex
     from model_code.retrieval.index_settings import ALWAYS_EXACT, IndexSettings
+    from model_code.retrieval.indexed import NewPassages
+    from model_code.stages.known_words import DEFAULT_WEIGHT
     from model_code.text.passages import TextRules
 
     write_text(
@@ -104,7 +115,15 @@ def make_project(
     encoder_folder = build / "encoder"
     index_folder = build / "index"
     if feedback is not None:
-        encoder_folder, index_folder = _build_fusion(build, vectors, ids, texts, feedback)
+        passages_of_build = NewPassages(texts, ids, known=by_document(known or ()))
+        words = None if known is None else KnownWords(DEFAULT_WEIGHT, in_length=True)
+        encoder_folder, index_folder = _build_fusion(
+            build, vectors, passages_of_build, feedback, words
+        )
+    known_queries_file = None
+    if known is not None:
+        known_queries_file = build / KNOWN_QUERIES
+        CorpusQueries(tuple(known)).save(known_queries_file)
     # Each document is one passage.
     rules = TextRules(include_title=True, words=0, stride=1)
     open_generation_zero(
@@ -116,6 +135,7 @@ def make_project(
         documents=build / "documents.parquet",
         provenance={"made by": "bench"},
         text=rules,
+        known_queries=known_queries_file,
     )
     return Project(root)
 
@@ -138,24 +158,27 @@ def random_tokens(texts: Sequence[str], dimension: int) -> TokenSigns:
 
 
 def _build_fusion(
-    build: Path, vectors: np.ndarray, ids: list[str], texts: Sequence[str], feedback: float
+    build: Path,
+    vectors: np.ndarray,
+    passages: NewPassages,
+    feedback: float,
+    words: KnownWords | None,
 ) -> tuple[Path, Path]:
     """Write a fusion of the dense index and BM25; return its encoder and index folders.
 
     Args:
         build: Folder with the dense encoder and index, below which the fusion is written.
         vectors: Vectors of the documents, (n, H).
-        ids: Ids of the documents.
-        texts: Texts of the documents.
+        passages: Texts, ids and known queries of the documents.
         feedback: Weight of pseudo-relevance feedback.
+        words: How known queries count as words of BM25. None: they do not.
     """
     from model_code.retrieval import bm25
     from model_code.retrieval.fused import Fusion, ScoreNormalizer, build_folders
     from model_code.retrieval.index_settings import Bm25Settings
-    from model_code.retrieval.indexed import NewPassages
 
     bm25_folders = (build / "bm25_encoder", build / "bm25_index")
-    bm25.build_folders(NewPassages(texts, ids), Bm25Settings(), *bm25_folders)
+    bm25.build_folders(passages, Bm25Settings(), *bm25_folders, words=words)
 
     fusion = Fusion(
         {"dense": 1.0, "bm25": 5.0, "dense.late": 1.0},
