@@ -6,6 +6,7 @@ import importlib
 import inspect
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -48,8 +49,10 @@ OWNERS = {
         "hostile",
         "memory",
         "peers",
+        "rows-with-queries",
         "writers",
     ),
+    "data": ("rows-with-queries",),
     "runs": ("writers",),
     "inline": ("writers",),
     "large": ("cluster", "growth", "incdsi", "search"),
@@ -79,9 +82,13 @@ def bench(
         int | None,
         typer.Option(
             min=100,
-            help="clients, collection, filters, freshness, hostile, memory, peers, writers: size "
-            "of the collection.",
+            help="clients, collection, filters, freshness, hostile, memory, peers, "
+            "rows-with-queries, writers: size of the collection.",
         ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="rows-with-queries: folder of a collection in BEIR layout."),
     ] = None,
     runs: Annotated[
         int | None,
@@ -110,6 +117,8 @@ def bench(
         options["seconds"] = seconds
     if passages is not None:
         options["passages"] = passages
+    if data is not None:
+        options["data"] = data
     if runs is not None:
         options["runs"] = runs
     if inline:

@@ -29,7 +29,7 @@ import numpy as np
 
 from benchmarks.encoding import BASE
 from benchmarks.live_service import RETRIEVER, make_project, random_tokens
-from benchmarks.measurement import row_below, row_without_goal
+from benchmarks.measurement import row_below, row_without_goal, skipped
 from model_code.collection.index.live_index import LiveIndex
 from model_code.errors import FreshetError
 from model_code.project import Project
@@ -63,13 +63,11 @@ def rows(
         base: Encoder.
 
     Raises:
-        FreshetError: If `data` is missing, or has too few documents with training queries.
+        FreshetError: If the collection has too few documents with training queries.
     """
+    label = f"{arrivals:,} rows with {QUERIES_PER_ROW} queries, {passages:,} documents"
     if data is None:
-        raise FreshetError(
-            "the benchmark rows-with-queries needs --data FOLDER, a collection in BEIR layout: "
-            "corpus.jsonl.gz, queries.jsonl.gz and qrels/train.tsv"
-        )
+        return [skipped(label, "--data names no collection in BEIR layout")]
     corpus = Corpus.read(Path(data), passages, arrivals + WARM_ROWS)
     with tempfile.TemporaryDirectory() as folder:
         project = make_collection(Path(folder) / "project", corpus, passages, base)
@@ -78,7 +76,6 @@ def rows(
         seconds = measure(project, Project(copy), corpus.new_rows)
     seconds["encoding of queries"] = time_query_encoding(corpus.new_rows[WARM_ROWS:], base)
 
-    label = f"{arrivals:,} rows with {QUERIES_PER_ROW} queries, {passages:,} documents"
     without_queries = seconds["without queries"]
     with_queries = seconds["with queries"]
     encoding = seconds["encoding of queries"]
