@@ -34,8 +34,6 @@ from model_code.encoding.base_models import (
     load_projection,
     load_tokenizer,
     load_transformer,
-    locate_model,
-    read_layout,
     save_projection,
     save_tokenizer,
     save_transformer,
@@ -51,8 +49,13 @@ from model_code.encoding.hardware import (
     select_packing,
     uses_bfloat16,
 )
-from model_code.encoding.reference import EncoderReference, share_encoder
 from model_code.encoding.settings import EncoderSettings, Pooling, Precision
+from model_code.encoding.shared_encoders import (
+    EncoderReference,
+    EncoderSource,
+    resolve_encoder,
+    share_encoder,
+)
 from model_code.encoding.token_signs import TokenSigns
 from model_code.encoding.tokens import token_batches, token_ids
 from model_code.encoding.word_states import WordStates
@@ -322,15 +325,29 @@ class Encoder(TextModel):
             FreshetError: If the model cannot be found, is not a dense text encoder, or has fewer
                 than `max_tokens` positions.
         """
-        reference = EncoderReference.read(Path(source))
-        if reference is not None:
-            return cls._load_referenced(
-                reference, max_tokens, pooling, precision, device, for_search
-            )
+        resolved = resolve_encoder(source, max_tokens)
 
-        folder = locate_model(source)
-        layout = read_layout(folder)
-        limit = max_tokens or layout.max_tokens
+        def load() -> Encoder:
+            return cls._load_resolved(resolved, pooling, precision, device, for_search)
+
+        if resolved.reference is None or not for_search:
+            return load()
+        # Searches with the same base encoder share it.
+        key = (cls, resolved.reference, resolved.max_tokens, pooling, precision, device)
+        return share_encoder(key, load)
+
+    @classmethod
+    def _load_resolved(
+        cls,
+        source: EncoderSource,
+        pooling: Pooling | None,
+        precision: Precision,
+        device: str,
+        for_search: bool,
+    ) -> Encoder:
+        """Load an encoder whose files were found; see `load` for the other arguments."""
+        layout = source.layout
+        limit = source.max_tokens
 
         # The library transformers takes seconds to import, and a BERT for search does not need it.
         plain_bert = None
@@ -348,10 +365,10 @@ class Encoder(TextModel):
         backbone.config.output_hidden_states = False
 
         projections = [load_projection(path) for path in layout.projections]
-        pooling = pooling or layout.pooling or "mean"
+        pooling = pooling or source.pooling
         encoder = cls(backbone, tokenizer, pooling, limit, precision, projections)
         encoder.layers = layout.layers
-        encoder.prompts = layout.prompts
+        encoder.prompts = source.prompts
         encoder.to(pick_device(device)).eval()
 
         if for_search:
@@ -363,34 +380,6 @@ class Encoder(TextModel):
             if packing is not None:
                 pack_linear_layers(backbone, packing)
         return encoder
-
-    @classmethod
-    def _load_referenced(
-        cls,
-        reference: EncoderReference,
-        max_tokens: int | None,
-        pooling: Pooling | None,
-        precision: Precision,
-        device: str,
-        for_search: bool,
-    ) -> Encoder:
-        """Load the base encoder that a folder refers to. Encoders for search are shared.
-
-        Raises:
-            FreshetError: If the package is not installed and the model cannot be downloaded.
-        """
-        limit = max_tokens or reference.max_tokens
-
-        def load() -> Encoder:
-            encoder = cls.load(
-                reference.base, limit, pooling or reference.pooling, precision, device, for_search
-            )
-            encoder.prompts = reference.prompts
-            return encoder
-
-        if not for_search:
-            return load()
-        return share_encoder((cls, reference, limit, pooling, precision, device), load)
 
     @classmethod
     def from_settings(

@@ -19,13 +19,11 @@ from model_code.encoding.base_models import (
     Prompts,
     compute_fingerprint,
     describe_vectors,
-    locate_model,
-    read_layout,
 )
 from model_code.encoding.bert_files import POSITION_IDS, WEIGHTS_FILE, PlainTokenizer
 from model_code.encoding.numpy_bert import NumpyBert, load_numpy_bert
-from model_code.encoding.reference import EncoderReference, share_encoder
 from model_code.encoding.settings import Pooling, Precision
+from model_code.encoding.shared_encoders import resolve_encoder, share_encoder
 from model_code.encoding.token_signs import TokenSigns
 from model_code.encoding.tokens import token_batches, token_ids
 from model_code.encoding.word_states import WordStates
@@ -282,17 +280,7 @@ def load_query_encoder(
         The encoder. Searches with the same packaged base encoder share it. None if NumPy cannot
         encode: the transformer is not a published BERT in float32, or its vectors are projected.
     """
-    reference = EncoderReference.read(Path(source))
-    if reference is None:
-        layout = read_layout(locate_model(source))
-        pooling = layout.pooling or "mean"
-        prompts = layout.prompts
-        limit = max_tokens or layout.max_tokens
-    else:
-        layout = read_layout(locate_model(reference.base))
-        pooling = reference.pooling
-        prompts = reference.prompts
-        limit = max_tokens or reference.max_tokens
+    layout, pooling, prompts, limit, reference = resolve_encoder(source, max_tokens)
     if limit is None or layout.projections:
         return None
 

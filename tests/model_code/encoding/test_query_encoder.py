@@ -18,7 +18,7 @@ from model_code.encoding.query_encoder import (
     has_gpu_driver,
     load_search_encoder,
 )
-from model_code.encoding.reference import EncoderReference
+from model_code.encoding.shared_encoders import EncoderReference
 from tests.tiny_encoder import make_tiny_encoder, make_tiny_model
 
 TEXTS = [

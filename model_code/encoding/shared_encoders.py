@@ -5,10 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
-from model_code.encoding.base_models import REFERENCE_FILE, Prompts
+from model_code.encoding.base_models import (
+    REFERENCE_FILE,
+    Layout,
+    Prompts,
+    locate_model,
+    read_layout,
+)
 from model_code.encoding.settings import Pooling
 from model_code.files import read_json, write_json
 
@@ -51,6 +57,53 @@ class EncoderReference:
         """Write the reference to a folder. Equal references give equal bytes."""
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / REFERENCE_FILE, asdict(self))
+
+
+class EncoderSource(NamedTuple):
+    """The files of an encoder, and how its vectors are made.
+
+    Attributes:
+        layout: The files. Its pooling, prompts and length limit may differ from those below.
+        pooling: How token vectors become one vector.
+        prompts: Texts put before queries and documents.
+        max_tokens: Number of tokens to which longer texts are cut; None if it is not known yet.
+        reference: The reference to these files, if the folder of the encoder holds one.
+    """
+
+    layout: Layout
+    pooling: Pooling
+    prompts: Prompts
+    max_tokens: int | None
+    reference: EncoderReference | None
+
+
+def resolve_encoder(source: str | Path, max_tokens: int | None) -> EncoderSource:
+    """Find the files of an encoder, in its folder or by the reference in its folder.
+
+    Args:
+        source: A folder, or the name of a model; see `Encoder.load`.
+        max_tokens: Length limit. None: the limit of the folder or of the reference.
+
+    Raises:
+        FreshetError: If the model cannot be found or is not a text encoder.
+    """
+    reference = EncoderReference.read(Path(source))
+    if reference is not None:
+        return EncoderSource(
+            layout=read_layout(locate_model(reference.base)),
+            pooling=reference.pooling,
+            prompts=reference.prompts,
+            max_tokens=max_tokens or reference.max_tokens,
+            reference=reference,
+        )
+    layout = read_layout(locate_model(source))
+    return EncoderSource(
+        layout=layout,
+        pooling=layout.pooling or "mean",
+        prompts=layout.prompts,
+        max_tokens=max_tokens or layout.max_tokens,
+        reference=None,
+    )
 
 
 def share_encoder(key: Hashable, load: Callable[[], T]) -> T:
