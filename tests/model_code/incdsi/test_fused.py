@@ -319,6 +319,36 @@ def test_own_query_is_left_out_of_the_words(live: Path, tmp_path: Path) -> None:
     assert score.bm25_without(index, queries, ["b"])[0] > 0
 
 
+@pytest.fixture
+def live_with_words(tmp_path: Path) -> Path:
+    """A live fusion whose BM25 counts known queries as words."""
+    make_encoder("dense", tmp_path / "encoder")
+    words = KnownWords(1.0, in_length=True)
+    encoder = tmp_path / "encoder"
+    return open_build("bm25_fusion", tmp_path / "opened", encoder, SHORT, known_words=words)
+
+
+def ranks_before(live: Path, queries: tuple[str, ...]) -> list[int]:
+    """Add a document with queries, and return its rank for each of them by its encoding."""
+    document = Document("n", "word1", "word2 word3", queries=queries)
+    make_builder(live).apply([document], up_to(1), {})
+    return [query.rank_before for query in read_solved(live)["n"].queries]
+
+
+def test_document_does_not_win_its_query_by_the_words_of_the_query(live_with_words: Path) -> None:
+    (rank,) = ranks_before(live_with_words, ("word17 word18",))
+
+    # Only the query of the document matches. Its words would put the document first.
+    assert rank > 1
+
+
+def test_document_does_not_win_its_query_by_a_near_duplicate(live_with_words: Path) -> None:
+    words = "word10 word13 word17 word18 word19".split()
+    queries = (" ".join(words), " ".join(words[:4]))
+
+    assert min(ranks_before(live_with_words, queries)) > 1
+
+
 def test_documents_with_several_rows_are_compared_by_id(tmp_path: Path) -> None:
     make_encoder("dense", tmp_path / "encoder")
     live = open_build("dense", tmp_path / "opened", tmp_path / "encoder", OLD)
