@@ -8,7 +8,7 @@ the same queries in any order, so the order of arrival does not matter.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -17,6 +17,10 @@ from model_code.text.words import split_words
 
 MIN_DUPLICATE_JACCARD = 0.8
 """Smallest Jaccard similarity of the word sets of two queries that are near-duplicates."""
+
+MERGED_PER_QUERY = 4
+"""Number of a document's queries that are compared for each one that may count. It bounds the time
+that many thumbs for one document can take."""
 
 
 class QuerySource(StrEnum):
@@ -148,40 +152,84 @@ def select_queries(
 ) -> list[KnownQuery]:
     """Return the known queries whose words count as words of their documents.
 
-    The queries of a document are taken in the order of `resolve_queries`, up to the limits. A query
-    is skipped if it is a near-duplicate of a query that was taken, or if its words exceed the
-    limit. So queries with little evidence, or new ones, cannot displace others.
+    Near-duplicates of a document are merged; see `merge_near_duplicates`. The merged queries are
+    taken by descending weight, ascending date and ascending text, up to the limits. A query is
+    skipped if its words exceed the limit. So queries with little evidence, or new ones, cannot
+    displace others.
 
     Args:
         queries: Known queries of any documents, in any order.
         limits: Limits for each document; None means the default limits.
 
     Returns:
-        The selected queries, in the order of `resolve_queries`.
+        The selected queries, by ascending document id, then in the order in which they are taken.
 
     >>> texts = ["how to sort a list", "how to sort a list quickly", "order rows"]
     >>> queries = [KnownQuery("a", text, QuerySource.ROW) for text in texts]
-    >>> [query.text for query in select_queries(queries)]
-    ['how to sort a list', 'order rows']
+    >>> [(query.text, query.weight) for query in select_queries(queries)]
+    [('how to sort a list', 2.0), ('order rows', 1.0)]
     """
     limits = limits or KnownQueryLimits()
     selected: list[KnownQuery] = []
-    for candidates in by_document(resolve_queries(queries)).values():
+    for resolved in by_document(resolve_queries(queries)).values():
         taken: list[KnownQuery] = []
         words_left = limits.max_words
-        for query in candidates:
+        for query in merge_near_duplicates(resolved, MERGED_PER_QUERY * limits.max_queries):
             _, normalized_text = query.key
             word_count = len(normalized_text.split())
             if len(taken) == limits.max_queries:
                 break
             if word_count > words_left:
                 continue
-            if any(is_near_duplicate(query.words, other.words) for other in taken):
-                continue
             taken.append(query)
             words_left -= word_count
         selected.extend(taken)
     return selected
+
+
+def merge_near_duplicates(resolved: Sequence[KnownQuery], most: int) -> list[KnownQuery]:
+    """Merge near-duplicates among the queries of one document.
+
+    The queries are visited in their order. Each one is merged into the first kept query of which it
+    is a near-duplicate. Without such a query it is kept itself. To be a near-duplicate is no
+    equivalence relation, so the order decides; it follows from the set of queries.
+
+    The weights of public queries are added. Of all merged queries that come from feedback alone,
+    the largest weight is added. One person may have given thumbs to several of them, and a person
+    counts once.
+
+    Evidence against a query never reaches its near-duplicates. They can mean the opposite, such as
+    long questions that differ in "start" and "stop".
+
+    Args:
+        resolved: Queries of one document, in the order of `resolve_queries`.
+        most: Largest number of queries to keep. The others, which have the least evidence, are left
+            out if they are near-duplicates of no kept query.
+
+    Returns:
+        The kept queries with the weights of all queries that were merged, by descending weight,
+        ascending date and ascending text.
+    """
+    clusters: list[list[KnownQuery]] = []
+    for query in resolved:
+        for cluster in clusters:
+            kept = cluster[0]
+            if is_near_duplicate(query.words, kept.words):
+                cluster.append(query)
+                break
+        else:
+            if len(clusters) < most:
+                clusters.append([query])
+
+    merged: list[KnownQuery] = []
+    for cluster in clusters:
+        # The queries of a cluster have a fixed order, so the rounding of the sum is fixed, too.
+        public_weight = sum(query.weight for query in cluster if query.is_public)
+        other_weights = [query.weight for query in cluster if not query.is_public]
+        weight = public_weight + max(other_weights, default=0.0)
+        merged.append(replace(cluster[0], weight=weight))
+    merged.sort(key=_rank)
+    return merged
 
 
 def is_near_duplicate(left: frozenset[str], right: frozenset[str]) -> bool:

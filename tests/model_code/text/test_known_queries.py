@@ -17,12 +17,14 @@ from model_code.text.known_queries import (
 )
 
 TEXTS = ("sort a list", "Sort a list!", "read a file", "read a csv file", "排序")
+# Each text is a near-duplicate of its neighbours only, so this is no equivalence relation.
+CHAIN = ("a b c d e", "b c d e", "b c d e f", "c d e f", "c d e f g")
 
 QUERIES = st.lists(
     st.builds(
         KnownQuery,
         document_id=st.sampled_from(["a", "b"]),
-        text=st.sampled_from(TEXTS),
+        text=st.sampled_from(TEXTS + CHAIN),
         source=st.sampled_from(list(QuerySource)),
         weight=st.sampled_from([-1.0, 0.5, 1.0, 2.0]),
         date=st.sampled_from([None, "2024-01-01", "2025-06-30"]),
@@ -46,6 +48,8 @@ def test_order_of_arrival_changes_nothing(queries: list[KnownQuery], random: obj
     random.shuffle(shuffled)  # type: ignore[attr-defined]
 
     assert resolve_queries(shuffled) == resolve_queries(queries)
+    for limits in (KnownQueryLimits(), KnownQueryLimits(max_queries=1, max_words=4)):
+        assert select_queries(shuffled, limits) == select_queries(queries, limits)
 
 
 @given(QUERIES)
@@ -103,3 +107,53 @@ def test_limits_hold_for_each_document_alone() -> None:
     selected = select_queries(queries, KnownQueryLimits(max_queries=1, max_words=3))
 
     assert [query.document_id for query in selected] == ["a", "b"]
+
+
+def rows(*texts: str, source: QuerySource = QuerySource.ROW) -> list[KnownQuery]:
+    return [KnownQuery("a", text, source) for text in texts]
+
+
+def test_near_duplicates_share_their_weight() -> None:
+    alone = KnownQuery("a", "cut a cake", QuerySource.QRELS, weight=1.5)
+    merged = rows("how to sort a list", "how to sort a list quickly")
+
+    (selected,) = select_queries([alone, *merged], KnownQueryLimits(max_queries=1))
+
+    assert selected.text == "how to sort a list"
+    assert selected.weight == 2.0
+
+
+def test_chain_of_near_duplicates_is_merged_in_order() -> None:
+    selected = select_queries(rows(*CHAIN))
+
+    # "a b c d e" takes its neighbour, "b c d e f" the next one, and the last one is left.
+    weights = {query.text: query.weight for query in selected}
+    assert weights == {"a b c d e": 2.0, "b c d e f": 2.0, "c d e f g": 1.0}
+
+
+def test_thumbs_on_near_duplicates_count_once() -> None:
+    """One person may have given all of them."""
+    row = KnownQuery("a", "cut a cake", QuerySource.ROW)
+    thumbs = rows(*[f"how to sort a list {i}" for i in range(9)], source=QuerySource.FEEDBACK)
+
+    selected = select_queries([row, *thumbs], KnownQueryLimits(max_queries=1))
+
+    assert selected == [row]
+
+
+def test_thumb_down_spares_near_duplicates() -> None:
+    start = "how do i start the server of the site now"
+    stop = start.replace("start", "stop")
+    down = KnownQuery("a", stop, QuerySource.FEEDBACK, weight=-3)
+
+    selected = select_queries([*rows(start, stop), down])
+
+    assert [(query.text, query.weight) for query in selected] == [(start, 1.0)]
+
+
+def test_many_thumbs_are_compared_with_few_queries() -> None:
+    thumbs = rows(*[f"query{i:05}" for i in range(20_000)], source=QuerySource.FEEDBACK)
+
+    selected = select_queries(thumbs)
+
+    assert [query.text for query in selected] == [f"query{i:05}" for i in range(16)]
