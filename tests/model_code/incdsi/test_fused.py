@@ -343,7 +343,7 @@ def test_document_does_not_win_its_query_by_the_words_of_the_query(live_with_wor
 
 
 def test_document_does_not_win_its_query_by_a_near_duplicate(live_with_words: Path) -> None:
-    words = "word10 word13 word17 word18 word19".split()
+    words = ["word10", "word13", "word17", "word18", "word19"]
     queries = (" ".join(words), " ".join(words[:4]))
 
     assert min(ranks_before(live_with_words, queries)) > 1
