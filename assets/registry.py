@@ -110,9 +110,9 @@ def _promotion_metadata(project: ProjectResource, result: "PromotionResult") -> 
     last = history.last_verdict(project)
     if last is not None:
         outcome = "passed" if last["verdict"]["passed"] else "refused"
-        reasons = "; ".join(last["verdict"]["reasons"])
+        statements = [*last["verdict"]["reasons"], *last["verdict"]["findings"]]
         metadata["gate's last verdict"] = (
-            f"{last['when']}: version {last['to']} {outcome}: {reasons}"
+            f"{last['when']}: version {last['to']} {outcome}: {'; '.join(statements)}"
         )
         metadata["gate's numbers"] = table(last["verdict"]["intervals"])
         for group, intervals in last["verdict"]["by_known_queries"].items():

@@ -71,8 +71,8 @@ class Verdict:
             them. "with_known" are the queries with a relevant document that has a known query for
             the challenger or the champion. "without_known" are all others. A known query is a query
             that a document is known to answer.
-        findings: Statements about the challenger that the decision ignores, such as the agreement
-            that shadow mode found.
+        findings: Statements about the challenger that the decision ignores: groups of queries on
+            which a lookup of known queries is better, and the agreement that shadow mode found.
     """
 
     passed: bool
@@ -264,6 +264,31 @@ def judge_pilot(
         tuple(rows),
         _by_known_queries(challenger, champion, settings, seed),
     )
+
+
+def find_groups_below(system: SystemScores, reference: SystemScores, metric: str) -> list[str]:
+    """Describe the groups of queries on which a system has a lower mean than a reference.
+
+    Args:
+        system: Scores of the system, with the queries for documents with known queries.
+        reference: Scores of the reference on the same queries.
+        metric: Name of the compared metric.
+
+    Returns:
+        A sentence for each group on which the system is below the reference. The groups are the
+        queries for documents with known queries, and all others.
+    """
+    sentences: list[str] = []
+    for group, scores in system.by_known_queries().items():
+        mean = scores.values[metric].mean()
+        reference_mean = reference.restrict_to(scores.values.index).values[metric].mean()
+        if mean < reference_mean:
+            kind = group.replace("_", " ")
+            sentences.append(
+                f"below {reference.system} on documents {kind} queries: {metric} {mean:.4f} "
+                f"against {reference_mean:.4f} ({scores.queries:,} queries)"
+            )
+    return sentences
 
 
 def _average_by_document(scores: SystemScores, targets: Mapping[str, str]) -> SystemScores:

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from model_code.evaluation.comparison import QUERIES_AND_SEEDS, is_variant
-from model_code.evaluation.scores import WITH_KNOWN, WITHOUT_KNOWN
+from model_code.evaluation.scores import BM25_KNOWN, WITH_KNOWN, WITHOUT_KNOWN
 
 # Metrics that follow the main metric in tables, if they were measured.
 HEADLINE_METRICS = ("nDCG@10", "hit@1", "hit@10", "MRR@10", "R@100")
@@ -18,7 +18,6 @@ GROUP_TITLES = {
     WITHOUT_KNOWN: "Queries whose relevant documents have no known query",
     WITH_KNOWN: "Queries with a relevant document that has known queries",
 }
-BM25_KNOWN = "bm25_known"
 UNJUDGED = "this corpus has no judged dev or test queries, so no system can be compared"
 RELEVANT_MARK = "✓"
 TRAININGS_TEXT = {1: "one training", 2: "two trainings"}

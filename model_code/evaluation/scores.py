@@ -26,6 +26,8 @@ VARIANTS_FOLDER = "variants"
 # Two groups of queries: those with a relevant document that has known queries, and all others.
 WITH_KNOWN = "with_known"
 WITHOUT_KNOWN = "without_known"
+# The baseline that looks up known queries: BM25 that adds their words to their documents.
+BM25_KNOWN = "bm25_known"
 
 
 @dataclass(frozen=True)

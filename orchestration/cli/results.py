@@ -216,8 +216,10 @@ def status_line(project: Project) -> str:
 
     last = lines[-1]
     text = f"Last change: {last['action']} of version {last['to']} on {last['when'][:10]}"
-    if last["verdict"]:
-        text += f": {'; '.join(last['verdict']['reasons'])}"
+    verdict = last["verdict"]
+    if verdict:
+        statements = [*verdict["reasons"], *verdict["findings"]]
+        text += f": {'; '.join(statements)}"
     text += "."
     if retrievers(project.live):
         text = f"Live is {default_retriever(project.live)}. {text}"

@@ -17,10 +17,15 @@ from model_code.collection.segments.documents import ENCODER, HIERARCHY, INDEX
 from model_code.context import StageContext
 from model_code.corpus.known_queries import KNOWN_QUERIES, CorpusQueries, drop_held_out
 from model_code.corpus.settings import GATE
-from model_code.evaluation.promotion import Verdict, judge_promotion, judge_retrain
-from model_code.evaluation.scores import load_gate_scores
+from model_code.evaluation.promotion import (
+    Verdict,
+    find_groups_below,
+    judge_promotion,
+    judge_retrain,
+)
+from model_code.evaluation.scores import BM25_KNOWN, SystemScores, load_gate_scores
 from model_code.evaluation.settings import PromotionSettings
-from model_code.files import read_json
+from model_code.files import hash_path, read_json
 from model_code.hierarchy.tree import DOCUMENT_IDS
 from model_code.project import Project
 from model_code.retrieval.id_map import IdMap
@@ -83,11 +88,15 @@ def judge_challenger(challenger: Version, champion: Version | None, rules: GateR
         rules: The rules of the project.
 
     Returns:
-        The verdict with its intervals and reasons. A comparison on live queries (shadow mode) is
-        added as a finding, which decides nothing.
+        The verdict with its intervals and reasons. Findings, which decide nothing, are added: the
+        groups of queries on which `bm25_known` is better, and a comparison on live queries (shadow
+        mode).
     """
     challenger_scores = versions.load_scores(rules.project, challenger)
-    findings = _shadow_findings(rules.project, challenger, champion)
+    findings = (
+        *_known_query_findings(rules, challenger, challenger_scores),
+        *_shadow_findings(rules.project, challenger, champion),
+    )
     if champion is not None and not challenger_scores.queries:
         return Verdict(False, (NO_JUDGED_QUERIES,), queries=0, intervals=(), findings=findings)
 
@@ -109,6 +118,36 @@ def judge_challenger(challenger: Version, champion: Version | None, rules: GateR
     if champion_scores is not None and challenger_scores.split != GATE:
         verdict = replace(verdict, reasons=(*verdict.reasons, JUDGED_BY_TEST_SPLIT))
     return replace(verdict, findings=findings)
+
+
+def _known_query_findings(
+    rules: GateRules, challenger: Version, scores: SystemScores
+) -> tuple[str, ...]:
+    """Return a sentence for each group of queries on which `bm25_known` is above the challenger.
+
+    `bm25_known` is BM25 that adds known queries to their documents. On such a group, looking up
+    known queries is better than searching with the challenger. The gate's queries are never known
+    queries, so `bm25_known` does not look them up.
+
+    Nothing is returned if the baselines below `artifacts/` were evaluated on another corpus or on
+    other queries than the challenger.
+    """
+    folder = rules.project.artifacts / "baselines" / BM25_KNOWN
+    if challenger.retriever == BM25_KNOWN or not (folder / "metrics.json").is_file():
+        return ()
+    if challenger.corpus != hash_path(rules.project.artifacts / "corpus"):
+        return ()
+    known_scores = load_gate_scores(folder)
+    metric = rules.settings.metric
+    is_comparable = (
+        known_scores.split == scores.split
+        and known_scores.values.index.equals(scores.values.index)
+        and metric in known_scores.values
+        and metric in scores.values
+    )
+    if not is_comparable:
+        return ()
+    return tuple(find_groups_below(scores, known_scores, metric))
 
 
 def _shadow_findings(

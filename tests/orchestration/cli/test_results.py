@@ -47,7 +47,7 @@ PROMOTION = {
     "action": "promote",
     "from": None,
     "to": "3",
-    "verdict": {"reasons": ["better"]},
+    "verdict": {"reasons": ["better"], "findings": ["below bm25_known"]},
 }
 
 
@@ -84,7 +84,10 @@ def test_results_print_summary_promotion_and_table(promoted_project):
 
     assert output.startswith("bm25 is the best of 2 systems: nDCG@10 0.500 [0.400, 0.600]")
     assert "0.000 above hce" in output
-    assert "Live is hce. Last change: promote of version 3 on 2026-01-02: better." in output
+    assert (
+        "Live is hce. Last change: promote of version 3 on 2026-01-02: better; below bm25_known."
+        in output
+    )
     assert "hce     0.500 [0.400, 0.600]" in output
 
 

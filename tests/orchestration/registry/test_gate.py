@@ -13,7 +13,7 @@ from model_code.collection.generations.generation_builder import GenerationBuild
 from model_code.corpus.tables import load_corpus, passage_texts
 from model_code.encoding.encoder import Encoder
 from model_code.evaluation.scores import SystemScores, load_gate_scores, load_scores
-from model_code.files import read_json, write_json, write_text
+from model_code.files import hash_path, read_json, write_json, write_text
 from model_code.hierarchy.tree import DOCUMENT_IDS
 from model_code.incdsi.fused_builder import FusedIncDsiBuilder
 from model_code.incdsi.settings import AdditionSettings
@@ -210,6 +210,47 @@ def test_finding_of_shadow_mode_decides_nothing(project, monkeypatch):
     assert verdict.statements[0] == verdict.reasons[0]
     assert verdict.statements[-len(verdict.findings) :] == verdict.findings
     assert without.findings == ()
+
+
+def evaluate_known(project, challenger, known):
+    """Write the evaluations of `hce` and `bm25_known` on ten gate queries, four of them asked.
+
+    Args:
+        project: The project.
+        challenger: Score of hce for each query, for documents with and without known queries.
+        known: The same scores of bm25_known.
+    """
+    for system, (asked, unasked) in (("hce", challenger), ("bm25_known", known)):
+        folder = project.artifacts / "baselines" / system
+        folder.mkdir(parents=True)
+        rows = []
+        for number in range(10):
+            for metric in ("nDCG@10", "hit@1"):
+                is_asked = number < 4
+                value = asked if is_asked else unasked
+                rows.append((f"q{number}", "gate", metric, value, is_asked))
+        columns = ["query_id", "split", "metric", "value", "with_known"]
+        pd.DataFrame(rows, columns=columns).to_parquet(folder / "scores.parquet")
+        write_json(folder / "metrics.json", {"system": system})
+
+
+@pytest.mark.parametrize("is_same_corpus", [True, False])
+def test_groups_below_known_queries_are_found(project, monkeypatch, is_same_corpus):
+    evaluate_known(project, challenger=(0.6, 0.7), known=(0.8, 0.5))
+    scores = load_gate_scores(project.artifacts / "baselines" / "hce")
+    monkeypatch.setattr(versions, "load_scores", lambda project, version: scores)
+    corpus = hash_path(project.artifacts / "corpus") if is_same_corpus else "another"
+    challenger = versions.Version("0", "hce", "k", "f", corpus, "run")
+
+    verdict = judge_challenger(challenger, None, GateRules.load(project))
+
+    assert verdict.passed
+    finding = (
+        "below bm25_known on documents with known queries: nDCG@10 0.6000 against 0.8000 "
+        "(4 queries)"
+    )
+    assert verdict.findings == ((finding,) if is_same_corpus else ())
+    assert (finding in verdict.statements) == is_same_corpus
 
 
 def test_finding_is_shown_without_judged_queries(project, monkeypatch):
