@@ -173,7 +173,7 @@ class Corpus:
                 evaluation_set = without_dev_queries(evaluation_set)
             settings = FusionSettings(of=(name, "bm25"), feedback=plan.feedback)
             builder = FusionBuilder(evaluation_set, opened, settings, stripped)
-            fusion, _ = builder.fuse(components)
+            fusion = builder.fuse(components).fusion
             scores = self.score(FusedSearch(stripped, fusion))
             results[plan.system] = SystemResult(scores, dict(fusion.weights))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from model_code.context import StageContext
 from model_code.corpus.tables import Judgements
 from model_code.errors import FreshetError
 from model_code.evaluation.metrics import Run, evaluate_run, metric_cutoff
-from model_code.evaluation.scores import VARIANTS_FOLDER
+from model_code.evaluation.scores import VARIANTS_FOLDER, WITH_KNOWN, WITHOUT_KNOWN
 from model_code.evaluation.system_evaluation import own_document_queries, sample_queries
 from model_code.files import add_to_manifest
 from model_code.retrieval.dense import DenseRetriever
@@ -52,6 +52,9 @@ MAX_LEARNING_QUERIES = 1000
 # number of standard errors. On 30 queries, the best of twelve weights is often best by chance; the
 # value 2 protects small dev sets from that.
 MIN_GAIN = 2.0
+# Largest allowed loss of the mean metric on dev queries for documents without known queries, if
+# words of known queries are searched. A known query is one that a document is known to answer.
+MAX_LOSS = 0.01
 # Number of dev queries that are searched to find the largest dense scores of a build (see
 # `limit_scores`), if no weights are learned.
 MAX_LIMIT_QUERIES = 200
@@ -92,7 +95,8 @@ def evaluate_fusion(
         output: The evaluation folder to write. The retriever goes to `build/` in it.
 
     Returns:
-        The metrics of each split, with `weights`, `learned_by` and the metrics of `variants`.
+        The metrics of each split, with `weights`, `learned_by`, `weights_on_dev` (see
+        `WeightsChoice.report`) and the metrics of `variants`.
 
     Raises:
         FreshetError: If the settings give a weight to the late interaction of a component whose
@@ -104,12 +108,13 @@ def evaluate_fusion(
     }
     fuser = FusionBuilder(evaluation_set, retrievers, settings)
     names = fuser.weighted_names(name)
-    fusion, learned_by = fuser.fuse(names)
+    choice = fuser.fuse(names)
+    fusion = choice.fusion
 
     ablations = {}
     if evaluation_set.settings.variants:
         for component, rest in leave_one_out(list(fusion.weights)).items():
-            ablations[f"without_{component}"], _ = fuser.fuse(rest)
+            ablations[f"without_{component}"] = fuser.fuse(rest).fusion
 
     encoder = output / BUILD / "encoder"
     index = output / BUILD / "index"
@@ -118,7 +123,8 @@ def evaluate_fusion(
 
     report = fuser.evaluate(name, fusion, output)
     report["weights"] = dict(fusion.weights)
-    report["learned_by"] = learned_by
+    report["learned_by"] = choice.learned_by
+    report["weights_on_dev"] = choice.report
     variants = {}
     for without, ablation in ablations.items():
         variants[without] = fuser.evaluate(
@@ -127,6 +133,35 @@ def evaluate_fusion(
     if variants:
         report["variants"] = variants
     return report
+
+
+@dataclass(frozen=True)
+class WeightsChoice:
+    """The weights of a fusion, and the metrics of the dev queries that they were chosen on.
+
+    Attributes:
+        fusion: The fusion with the chosen weights.
+        learned_by: Source of the judgements; None if no weight was learned.
+        variants: The compared weights, each with its mean metric; see `measure_weights`. Empty if
+            no weight was learned.
+        group_sizes: Number of dev queries of each group, `WITH_KNOWN` and `WITHOUT_KNOWN`.
+        limit: A sentence about the limit of the loss of documents without known queries.
+    """
+
+    fusion: Fusion
+    learned_by: str | None = None
+    variants: Sequence[Mapping[str, Any]] = ()
+    group_sizes: Mapping[str, int] = field(default_factory=dict)
+    limit: str = ""
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """The compared weights as values for a report, with the metrics of each group."""
+        return {
+            "queries": dict(self.group_sizes),
+            "limit": self.limit,
+            "variants": [dict(variant) for variant in self.variants],
+        }
 
 
 class FusionBuilder:
@@ -193,17 +228,14 @@ class FusionBuilder:
                 )
         return names
 
-    def fuse(self, names: Sequence[str]) -> tuple[Fusion, str | None]:
-        """Return the fusion of some components, and the source of its weights' judgements.
+    def fuse(self, names: Sequence[str]) -> WeightsChoice:
+        """Return the fusion of some components, with the choice of its weights.
 
         Weights are learned on dev queries, unless the settings have weights or too few dev queries
         are judged by people. Otherwise the dev queries are only used to limit the dense scores.
 
         Args:
             names: Names of the components and late interactions.
-
-        Returns:
-            The fusion. The source of the judgements, which is None if no weight was learned.
         """
         normalizers = {
             name: ScoreNormalizer.fit(dense.index.vectors)
@@ -232,14 +264,24 @@ class FusionBuilder:
         max_queries = MAX_LEARNING_QUERIES if learns_weights else MAX_LIMIT_QUERIES
         sample = sample_queries(dev, max_queries)
         if not sample.queries:
-            return fusion, None
+            return WeightsChoice(fusion)
 
-        scored = score_candidates(FusedSearch(self.searches, fusion), sample)
+        search = FusedSearch(self.searches, fusion)
+        scored = score_candidates(search, sample)
         fusion = replace(fusion, normalizers=limit_scores(normalizers, scored))
         if not learns_weights:
-            return fusion, None
+            return WeightsChoice(fusion)
+
         metric = self.evaluation_set.settings.main_metric
-        return choose_weights(fusion, scored, sample, metric, fixed), dev.source
+        limit = find_loss_limit(search, sample, metric, fixed)
+        chosen = choose_weights(fusion, scored, sample, metric, fixed, limit)
+        variants = [
+            {"choice": "default", **measure_weights(scored, fusion.weights, sample, metric)},
+            {"choice": "chosen", **measure_weights(scored, chosen.weights, sample, metric)},
+        ]
+        if limit.reference is not None:
+            variants.append({"choice": "without known queries", **limit.reference_means(sample)})
+        return WeightsChoice(chosen, dev.source, variants, group_sizes(sample), limit.text)
 
     def evaluate(self, system: str, fusion: Fusion, output: Path) -> dict[str, Any]:
         """Search the judged queries with a fusion, write its evaluation, and return its metrics."""
@@ -363,19 +405,92 @@ def learn_weights(
     return choose_weights(search.fusion, score_candidates(search, dev), dev, metric, fixed)
 
 
+@dataclass(frozen=True, eq=False)
+class LossLimit:
+    """A limit of what documents without known queries may lose by words of known queries.
+
+    A known query is one that a document is known to answer. Its words are searched with the words
+    of its document. Documents without known queries then rank lower.
+
+    Attributes:
+        reference: Metric of each of q dev queries by the fusion without words of known queries,
+            (q,). None: no weight is excluded.
+        is_plain: Whether all relevant documents of a dev query lack known queries, (q,).
+        text: A sentence that says what is excluded, or why nothing is.
+    """
+
+    reference: np.ndarray | None
+    is_plain: np.ndarray
+    text: str
+
+    def excludes(self, values: np.ndarray) -> bool:
+        """Return whether documents without known queries lose clearly more than `MAX_LOSS`.
+
+        Args:
+            values: Metric of each dev query with the weights that are tried, (q,).
+        """
+        if self.reference is None:
+            return False
+        return is_clear_loss((self.reference - values)[self.is_plain])
+
+    def reference_means(self, dev: Judgements) -> dict[str, float]:
+        """Return the mean metrics of the fusion without words of known queries."""
+        assert self.reference is not None
+        return group_means(self.reference, dev)
+
+
+def find_loss_limit(
+    search: FusedSearch, dev: Judgements, metric: str, fixed: Collection[str] = ()
+) -> LossLimit:
+    """Measure the fusion without words of known queries, whose metric limits the weights.
+
+    Its weights are chosen by the same rule on the same queries. So the reference is the fusion that
+    would be built if known queries were not used.
+
+    Args:
+        search: A search by the fusion with its initial weights.
+        dev: Judged queries to learn from.
+        metric: Name of the metric.
+        fixed: Components that keep their weights.
+    """
+    is_plain = np.array([query_id not in dev.with_known for query_id in dev.queries], bool)
+    plain_queries = int(is_plain.sum())
+    plain_search = search.without_known_words()
+    if plain_search is search:
+        text = "no weight is excluded, because no component searches words of known queries"
+        return LossLimit(None, is_plain, text)
+    if plain_queries < MIN_LEARNING_QUERIES:
+        text = (
+            f"no weight is excluded, because {plain_queries} dev queries for documents without "
+            f"known queries are fewer than {MIN_LEARNING_QUERIES}"
+        )
+        return LossLimit(None, is_plain, text)
+
+    scored = score_candidates(plain_search, dev)
+    plain_fusion = choose_weights(search.fusion, scored, dev, metric, fixed)
+    reference = metric_values(scored, plain_fusion.weights, dev, metric)
+    text = (
+        f"weights are excluded by which {plain_queries} dev queries for documents without known "
+        f"queries clearly lose more than {MAX_LOSS:g}"
+    )
+    return LossLimit(reference, is_plain, text)
+
+
 def choose_weights(
     fusion: Fusion,
     scored: list[ScoredQuery],
     dev: Judgements,
     metric: str,
     fixed: Collection[str] = (),
+    limit: LossLimit | None = None,
 ) -> Fusion:
     """Choose the weights of a fusion that give the highest mean metric on scored queries.
 
     The search is coordinate-wise. The first component keeps its weight. The weights of the others
     are set one after the other to the best value of `WEIGHT_GRID`, in two rounds if there are
-    several. A weight changes only if the gain is clear (see `is_clear_gain`). Late interaction with
-    weight 0 is removed from the fusion.
+    several. A weight changes only if the gain is clear (see `is_clear_gain`), or if the limit
+    excludes the present weight. If the limit excludes all values, the weight stays. Late
+    interaction with weight 0 is removed from the fusion.
 
     Args:
         fusion: A fusion with initial weights.
@@ -383,6 +498,7 @@ def choose_weights(
         dev: The judged queries.
         metric: Name of the metric to raise.
         fixed: Components that keep their weights.
+        limit: Limit of the loss of documents without known queries; None excludes no weight.
     """
     weights = dict(fusion.weights)
     # Doubling all weights changes no ranking, so the first weight can stay as it is.
@@ -392,9 +508,7 @@ def choose_weights(
     rounds = min(2, len(tuned_names))
     for _ in range(rounds):
         for name in tuned_names:
-            best, gains = _best_weight(scored, weights, name, dev, metric)
-            if is_clear_gain(gains):
-                weights[name] = best
+            weights[name] = _best_weight(scored, weights, name, dev, metric, limit)
 
     kept: dict[str, float] = {}
     for name, weight in weights.items():
@@ -418,17 +532,33 @@ def is_clear_gain(gains: np.ndarray) -> bool:
     return bool(gains.mean() > MIN_GAIN * standard_error)
 
 
+def is_clear_loss(losses: np.ndarray) -> bool:
+    """Return whether a mean loss exceeds `MAX_LOSS`, and is too large to be due to chance.
+
+    Args:
+        losses: Loss of each query, (q,).
+
+    >>> is_clear_loss(np.array([0.2, 0.1, 0.2, 0.1]))
+    True
+    >>> is_clear_loss(np.array([0.01, 0.005, 0.01, 0.005]))
+    False
+    """
+    return bool(losses.mean() > MAX_LOSS) and is_clear_gain(losses)
+
+
 def _best_weight(
     scored: list[ScoredQuery],
     weights: Mapping[str, float],
     name: str,
     dev: Judgements,
     metric: str,
-) -> tuple[float, np.ndarray]:
-    """Return the best weight of one component, while all other weights stay as they are.
+    limit: LossLimit | None,
+) -> float:
+    """Return the weight to give one component, while all other weights stay as they are.
 
-    The best weight gives the highest mean metric. If several weights give the same mean, the one
-    nearest to the present weight is returned, and of two equally near ones the smaller.
+    The best weight gives the highest mean metric. If several weights give the same mean, it is the
+    one nearest to the present weight, and of two equally near ones the smaller. See
+    `choose_weights` for the cases in which the present weight is returned instead.
 
     Args:
         scored: q queries with the scores of their candidates.
@@ -436,10 +566,7 @@ def _best_weight(
         name: Name of the component.
         dev: The judged queries.
         metric: Name of the metric.
-
-    Returns:
-        The best weight, and the difference of each query's metric to that with the present weight,
-        (q,).
+        limit: Limit of the loss of documents without known queries, or None.
     """
     present = weights[name]
     # For each weight that is tried: the metric of each query, and its mean.
@@ -451,20 +578,62 @@ def _best_weight(
         values[weight] = metric_values(scored, tried_weights, dev, metric)
         means[weight] = round(float(values[weight].mean()), MEAN_DECIMALS)
 
-    best = max(values, key=lambda weight: (means[weight], -abs(weight - present), -weight))
-    return best, values[best] - values[present]
+    allowed = [weight for weight in values if limit is None or not limit.excludes(values[weight])]
+    if not allowed:
+        return present
+    best = max(allowed, key=lambda weight: (means[weight], -abs(weight - present), -weight))
+    is_gain_required = present in allowed
+    if is_gain_required and not is_clear_gain(values[best] - values[present]):
+        return present
+    return best
+
+
+def group_sizes(dev: Judgements) -> dict[str, int]:
+    """Return the number of queries of each group, without a group that is empty.
+
+    The groups are the queries with a relevant document that has known queries, and all others.
+    """
+    with_known = len(dev.queries.keys() & dev.with_known)
+    sizes = {WITH_KNOWN: with_known, WITHOUT_KNOWN: len(dev.queries) - with_known}
+    return {group: size for group, size in sizes.items() if size}
+
+
+def group_means(values: np.ndarray, dev: Judgements) -> dict[str, float]:
+    """Return the mean metric of all queries as `dev`, and of each group of `group_sizes`.
+
+    Args:
+        values: Metric of each query, (q,).
+        dev: The q judged queries.
+    """
+    has_known = np.array([query_id in dev.with_known for query_id in dev.queries], bool)
+    means = {"dev": round(float(values.mean()), MEAN_DECIMALS)}
+    for group, in_group in ((WITH_KNOWN, has_known), (WITHOUT_KNOWN, ~has_known)):
+        if in_group.any():
+            means[group] = round(float(values[in_group].mean()), MEAN_DECIMALS)
+    return means
+
+
+def measure_weights(
+    scored: list[ScoredQuery], weights: Mapping[str, float], dev: Judgements, metric: str
+) -> dict[str, Any]:
+    """Return weights with their mean metrics on the queries; see `group_means`."""
+    values = metric_values(scored, weights, dev, metric)
+    return {"weights": dict(weights), **group_means(values, dev)}
 
 
 def metric_values(
     scored: list[ScoredQuery], weights: Mapping[str, float], dev: Judgements, metric: str
 ) -> np.ndarray:
-    """Return the metric of each query, (q,), if a fusion had these weights."""
+    """Return the metric of each query of `dev`, (q,), if a fusion had these weights.
+
+    A component without a weight has the weight 0.
+    """
     run: Run = {}
     # Only the first documents of a ranking count, such as 10 in nDCG@10.
     cutoff = metric_cutoff(metric)
     for query in scored:
-        total = sum(weights[name] * scores for name, scores in query.scores.items())
+        total = sum(weights.get(name, 0.0) * scores for name, scores in query.scores.items())
         order = np.argsort(-total, kind="stable")[:cutoff].tolist()
         run[query.query_id] = [(query.candidates[i], float(total[i])) for i in order]
     value_of_query = evaluate_run(run, dev.qrels, [metric])[metric]
-    return np.array(list(value_of_query.values()))
+    return np.array([value_of_query[query_id] for query_id in dev.queries])

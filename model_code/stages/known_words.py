@@ -22,9 +22,11 @@ from model_code.retrieval.bm25_known import KnownWords
 from model_code.stages.evaluation_set import EvaluationSet
 from model_code.stages.fusion import (
     MAX_LEARNING_QUERIES,
+    MAX_LOSS,
     MEAN_DECIMALS,
     MIN_LEARNING_QUERIES,
     is_clear_gain,
+    is_clear_loss,
 )
 from model_code.text.known_queries import KnownQueryLimits
 
@@ -34,10 +36,6 @@ WEIGHTS = (0.0, 0.25, 0.5, 1.0)
 # the one that harms the documents without known queries least (`experiments/asked`).
 DEFAULT_WEIGHT = 0.25
 DEFAULT_IN_LENGTH = True
-
-# Largest allowed loss of the mean metric, compared with weight 0, on the dev queries that ask only
-# for documents without known queries.
-MAX_LOSS = 0.01
 
 
 @dataclass(frozen=True)
@@ -233,12 +231,11 @@ def _allowed_variants(
     allowed = []
     for number in numbers:
         losses = reference_values - values[number][is_plain]
-        is_harmful = losses.mean() > MAX_LOSS
         is_default = number == 0
-        if is_default and is_harmful:
-            # The losses of the default are the gains of weight 0 over the default. Unless these
-            # gains are clear, the loss may be due to chance, and the default stays allowed.
-            is_harmful = is_clear_gain(losses)
+        if is_default:
+            is_harmful = is_clear_loss(losses)
+        else:
+            is_harmful = losses.mean() > MAX_LOSS
         if not is_harmful:
             allowed.append(number)
     return allowed

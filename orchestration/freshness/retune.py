@@ -51,7 +51,15 @@ from model_code.project import Project, file_lock
 from model_code.retrieval.cached_queries import QueryCache
 from model_code.retrieval.fused import FusedQueries, FusedRetriever, FusedSearch
 from model_code.retrieval.protocol import LATE_SUFFIX
-from model_code.stages.fusion import MIN_LEARNING_QUERIES, choose_weights, score_candidates
+from model_code.stages.fusion import (
+    MIN_LEARNING_QUERIES,
+    WeightsChoice,
+    choose_weights,
+    find_loss_limit,
+    group_sizes,
+    measure_weights,
+    score_candidates,
+)
 from orchestration import parameters
 from orchestration.freshness.judged_pairs import read_judged_pairs
 
@@ -122,6 +130,8 @@ class RetuneResult:
         last_event: Id of the last ledger event that the searched generation contained.
         generation: Number of the generation with the new weights. None if it was not made.
         deviations: Deviations of the verdict, as the details of a task keep them.
+        on_learning: The mean metric of the learning queries with both weights, for documents with
+            and without known queries; see `WeightsChoice.report`.
     """
 
     queries: int
@@ -131,6 +141,7 @@ class RetuneResult:
     last_event: int
     generation: int | None = None
     deviations: Mapping[str, float] = field(default_factory=dict)
+    on_learning: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
@@ -141,7 +152,8 @@ class RetuneResult:
     def summary(self) -> str:
         """Describe in one line how the weights moved, and what the gate decided."""
         if self.verdict is None:
-            return f"the weights stay: none gains clearly on {self.queries:,} judged queries"
+            text = f"the weights stay: none gains clearly on {self.queries:,} judged queries"
+            return "; ".join([text, *self.group_statements])
         moved = []
         for name in dict.fromkeys([*self.before, *self.after]):
             old = self.before.get(name, 0.0)
@@ -149,7 +161,28 @@ class RetuneResult:
             if old != new:
                 moved.append(f"{name} {old:g} -> {new:g}")
         outcome = "new weights" if self.passed else "the gate refused new weights"
-        return f"{outcome} ({', '.join(moved)}): {'; '.join(self.verdict.statements)}"
+        statements = [*self.verdict.statements, *self.group_statements]
+        return f"{outcome} ({', '.join(moved)}): {'; '.join(statements)}"
+
+    @property
+    def group_statements(self) -> tuple[str, ...]:
+        """The mean metric of each group of learning queries, with the old and the new weights.
+
+        The groups are the queries for documents with known queries, and all others. Empty if a
+        group has no query.
+        """
+        sizes: Mapping[str, int] = self.on_learning.get("queries", {})
+        if len(sizes) < 2:
+            return ()
+        before, after = self.on_learning["variants"][:2]
+        texts: list[str] = []
+        for group, size in sizes.items():
+            kind = group.replace("_", " ")
+            texts.append(
+                f"choice on documents {kind} queries: {before[group]:.4f} -> {after[group]:.4f} "
+                f"({size:,} queries)"
+            )
+        return tuple(texts)
 
     @property
     def details(self) -> dict[str, Any]:
@@ -160,6 +193,7 @@ class RetuneResult:
             "after": dict(self.after),
             "last_event": self.last_event,
             "generation": self.generation,
+            "on_learning": dict(self.on_learning),
             **self.deviations,
         }
 
@@ -297,6 +331,9 @@ def choose_live_weights(project: Project, searcher: Searcher) -> RetuneResult:
     # the index is opened without these queries.
     texts = [*learning.queries.values(), *gate.queries.values()]
     held_out = frozenset(query_hash(text) for text in texts)
+    known_documents = documents_with_known_queries(searcher.generation, held_out)
+    learning_with_known = find_queries_with_known(learning.qrels, known_documents)
+    learning = replace(learning, with_known=learning_with_known)
     cache = QueryCache(project.state / "drift" / "retune_queries")
     with TemporaryDirectory() as folder:
         segments = judging_segments(searcher, held_out, Path(folder))
@@ -312,14 +349,24 @@ def choose_live_weights(project: Project, searcher: Searcher) -> RetuneResult:
         search = FusedSearch(joined.components, replace(before, weights=weights))
         scored = score_candidates(search, learning)
         metric = settings.evaluation.main_metric
-        after = choose_weights(search.fusion, scored, learning, metric)
+        limit = find_loss_limit(search, learning, metric)
+        after = choose_weights(search.fusion, scored, learning, metric, (), limit)
+        choice = WeightsChoice(
+            after,
+            learning.source,
+            [
+                {"choice": "before", **measure_weights(scored, before.weights, learning, metric)},
+                {"choice": "after", **measure_weights(scored, after.weights, learning, metric)},
+            ],
+            group_sizes(learning),
+            limit.text,
+        )
 
         # The gate compares the new weights with the old ones on its own queries.
         verdict = None
         if dict(after.weights) != dict(before.weights):
             texts = list(gate.queries.values())
             encoded = search.encode_queries(texts)
-            known_documents = documents_with_known_queries(searcher.generation, held_out)
             with_known = find_queries_with_known(gate.qrels, known_documents)
             retuned = FusedSearch(joined.components, after)
             challenger = _gate_scores(retuned, encoded, gate, settings)
@@ -338,6 +385,7 @@ def choose_live_weights(project: Project, searcher: Searcher) -> RetuneResult:
         verdict,
         searcher.generation.watermark,
         deviations=deviation_details(verdict, settings.promotion),
+        on_learning=choice.report,
     )
 
 

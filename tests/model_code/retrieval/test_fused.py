@@ -28,7 +28,7 @@ from model_code.retrieval.fused import (
 )
 from model_code.retrieval.kinds import open_retriever
 from model_code.retrieval.protocol import Ranking, Retriever
-from model_code.stages.fusion import ScoredQuery, choose_weights, learn_weights
+from model_code.stages.fusion import LossLimit, ScoredQuery, choose_weights, learn_weights
 from tests.model_code.collection.laws import (
     NEW,
     OLD,
@@ -420,6 +420,35 @@ def test_weight_stays_where_one_query_gains() -> None:
 
 def test_weight_moves_where_many_queries_gain() -> None:
     assert gain_on(8, "bm25")["bm25"] == 1.5
+
+
+def choose_within_limit(reference: float) -> float:
+    """Choose a weight if every larger one than 0.5 loses 40 queries, all without known queries.
+
+    Args:
+        reference: The metric of each query by the fusion without words of known queries.
+    """
+    scored = []
+    qrels = {}
+    for i in range(40):
+        query = f"q{i}"
+        qrels[query] = {"right": 1}
+        scores = {"dense": np.array([0.55, 0.0]), "bm25_known": np.array([0.0, 1.0])}
+        scored.append(ScoredQuery(query, ["right", "wrong"], scores))
+    judged = Judgements({query: query for query in qrels}, qrels, "qrels")
+    fusion = Fusion({"dense": 1.0, "bm25_known": 1.0}, {})
+    limit = LossLimit(np.full(40, reference), np.ones(40, bool), "as stated")
+    chosen = choose_weights(fusion, scored, judged, "nDCG@10", ["bm25_known"], limit)
+    assert chosen.weights == fusion.weights
+    return choose_weights(fusion, scored, judged, "nDCG@10", (), limit).weights["bm25_known"]
+
+
+def test_excluded_weight_is_replaced() -> None:
+    assert choose_within_limit(reference=1.0) == 0.5
+
+
+def test_weight_stays_if_all_are_excluded() -> None:
+    assert choose_within_limit(reference=1.5) == 1.0
 
 
 def test_late_interaction_keeps_its_weight_where_one_query_gains() -> None:

@@ -97,7 +97,7 @@ def test_report_repeats_the_metrics_of_each_baseline(made):
 
     for name, entry in report.items():
         metrics = dict(entry)
-        for key in ("variants", "weights", "learned_by", "known_words"):
+        for key in ("variants", "weights", "learned_by", "weights_on_dev", "known_words"):
             metrics.pop(key, None)
         assert metrics == read_json(output / name / "metrics.json")
 

@@ -207,6 +207,27 @@ def test_gate_queries_are_grouped_by_live_known_queries(
     assert [scores.with_known for scores in compared] == [asked, asked]
 
 
+def test_choice_is_reported_for_both_groups(tmp_path: Path) -> None:
+    make_encoder("dense", tmp_path / "encoder")
+    known = {DOCUMENTS[0]: ["word3"]}
+    words = KnownWords(1.0, in_length=True)
+    encoder = tmp_path / "encoder"
+    open_build("bm25_fusion", tmp_path, encoder, OLD, queries=known, known_words=words)
+    project = make_project(tmp_path)
+    judge_own_words(project)
+
+    result = choose_live_weights(project, Searcher.open(project.live))
+
+    report = result.details["on_learning"]
+    assert report["queries"] == {"with_known": 3, "without_known": 33}
+    before, after = report["variants"]
+    assert before["weights"] == result.before
+    assert after["weights"] == result.after
+    assert 0 < before["without_known"] <= 1
+    statement = f"choice on documents with known queries: {before['with_known']:.4f} -> "
+    assert statement in result.summary
+
+
 def test_accepted_weights_are_searched_and_recorded(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
