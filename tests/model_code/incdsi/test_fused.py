@@ -366,6 +366,29 @@ def test_known_queries_of_old_documents_are_members(live: Path) -> None:
     assert "d01" in members
 
 
+def test_limit_of_a_constraint_counts_words_of_the_new_document(live: Path) -> None:
+    """A document whose inner product is at the limit has the fused score of the older one."""
+    thief = Document("t", "word3", "word9", queries=("word3 word9 word1",))
+    make_builder(live, AdditionSettings(gamma1=5.0, lambda2=0.01)).apply([thief], up_to(1), {})
+    (member,) = [m for m in read_solved(live)["t"].members if m.document_id == "d01"]
+    searcher = Searcher.open(live, "r")
+    score = FusedScore(searcher.base)
+
+    queries = score.encode([member.text])
+    bm25 = 0.0
+    index = score.bm25_over(searcher.views)
+    if index is not None and queries.terms is not None:
+        bm25 = float(index.score_encoded(queries.terms, [["t"]])[0][0])
+        assert bm25 > 0
+    known = constraints.build_constraints(score, live.with_name("additions"))
+    row = known.texts.index(member.text)
+    highest = max(float(known.highest_bm25[row]), bm25)
+    dense = score.dense_weight * (member.limit - queries.means) / queries.deviations
+    (fused,) = score.fuse(dense, np.array([bm25]), highest)
+
+    assert fused == pytest.approx(known.own_scores[row])
+
+
 def test_old_documents_keep_more_queries_with_more_weight(live: Path) -> None:
     copy = Path(shutil.copytree(live, live.with_name("copy")))
     thief = Document("t", "word3", "word9", queries=("word3 word9 word1",))
