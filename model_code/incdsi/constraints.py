@@ -73,7 +73,7 @@ class Constraints:
         vectors: Vectors of the queries, shape (m, H), float32.
         means: Mean inner product of each query with the vectors of the build, shape (m,).
         deviations: Standard deviation of these inner products, shape (m,).
-        own_scores: Fused score s_j of the document for the query, shape (m,).
+        owner_scores: Fused score s_j of the document that the query should find, shape (m,).
         highest_bm25: Largest BM25 score of any document for the query, shape (m,).
     """
 
@@ -82,7 +82,7 @@ class Constraints:
     vectors: np.ndarray
     means: np.ndarray
     deviations: np.ndarray
-    own_scores: np.ndarray
+    owner_scores: np.ndarray
     highest_bm25: np.ndarray
 
     def __len__(self) -> int:
@@ -113,7 +113,7 @@ class Constraints:
             np.concatenate([part.vectors for part in parts]),
             np.concatenate([part.means for part in parts]),
             np.concatenate([part.deviations for part in parts]),
-            np.concatenate([part.own_scores for part in parts]),
+            np.concatenate([part.owner_scores for part in parts]),
             np.concatenate([part.highest_bm25 for part in parts]),
         )
 
@@ -125,7 +125,7 @@ class Constraints:
             self.vectors[rows],
             self.means[rows],
             self.deviations[rows],
-            self.own_scores[rows],
+            self.owner_scores[rows],
             self.highest_bm25[rows],
         )
 
@@ -343,14 +343,14 @@ def find_constraints(
     competitors = score.competitors(queries, search, owners)
 
     found: list[int] = []
-    own_scores: list[float] = []
+    owner_scores: list[float] = []
     highest_scores: list[float] = []
-    own_bm25 = score.bm25_without(score.base_bm25, queries, owners)
+    owner_bm25 = score.bm25_without(score.base_bm25, queries, owners)
     for row in range(len(owners)):
-        result = score_own(score, competitors[row], float(own_bm25[row]))
+        result = score_owner(score, competitors[row], float(owner_bm25[row]))
         if result.rank <= FOUND_RANK:
             found.append(row)
-            own_scores.append(result.score)
+            owner_scores.append(result.score)
             highest_scores.append(result.highest_bm25)
     return Constraints(
         [owners[row] for row in found],
@@ -358,13 +358,13 @@ def find_constraints(
         vectors[found],
         queries.means[found],
         queries.deviations[found],
-        np.array(own_scores, np.float64),
+        np.array(owner_scores, np.float64),
         np.array(highest_scores, np.float64),
     )
 
 
 @dataclass(frozen=True)
-class OwnScore:
+class OwnerScore:
     """How a document ranks for a query that it is known to answer.
 
     Attributes:
@@ -378,7 +378,7 @@ class OwnScore:
     highest_bm25: float
 
 
-def score_own(score: FusedScore, competitors: Competitors, own_bm25: float) -> OwnScore:
+def score_owner(score: FusedScore, competitors: Competitors, owner_bm25: float) -> OwnerScore:
     """Score and rank a document among the best documents for a query that it answers.
 
     BM25 indexes known queries as words of their documents. The document would always win this query
@@ -386,17 +386,17 @@ def score_own(score: FusedScore, competitors: Competitors, own_bm25: float) -> O
 
     Args:
         score: Fused score.
-        competitors: Best documents for the query, with the position of the document itself.
-        own_bm25: BM25 score of the document without this query among its words.
+        competitors: Best documents for the query. The document itself is included.
+        owner_bm25: BM25 score of the document without this query among its words.
     """
-    own_row = competitors.own
-    assert own_row is not None
+    owner_row = competitors.included_row
+    assert owner_row is not None
     bm25 = competitors.bm25.astype(np.float64)
-    bm25[own_row] = own_bm25
+    bm25[owner_row] = owner_bm25
     highest = float(bm25.max())
     fused = score.fuse(competitors.dense, bm25, highest)
-    rank = 1 + int(np.count_nonzero(fused > fused[own_row]))
-    return OwnScore(float(fused[own_row]), rank, highest)
+    rank = 1 + int(np.count_nonzero(fused > fused[owner_row]))
+    return OwnerScore(float(fused[owner_row]), rank, highest)
 
 
 def segment_constraints(score: FusedScore, segment: LoadedSegment) -> Constraints:
@@ -426,7 +426,7 @@ def document_constraints(score: FusedScore, document: SolvedDocument) -> Constra
         vectors=vectors,
         means=means,
         deviations=deviations,
-        own_scores=np.array([query.own_score for query in queries], np.float64),
+        owner_scores=np.array([query.own_score for query in queries], np.float64),
         highest_bm25=np.array([query.highest_bm25 for query in queries], np.float64),
     )
 
@@ -441,7 +441,7 @@ def _write_cache(constraints: Constraints, cache: Path) -> None:
         "texts": constraints.texts,
         "means": constraints.means.tolist(),
         "deviations": constraints.deviations.tolist(),
-        "own_scores": constraints.own_scores.tolist(),
+        "own_scores": constraints.owner_scores.tolist(),
         "highest_bm25": constraints.highest_bm25.tolist(),
     }
     write_json(cache / CONSTRAINTS, facts, lines=False)

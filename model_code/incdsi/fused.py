@@ -97,7 +97,7 @@ class OwnQueries:
 
     If the document's vector is v, its fused score for query k is
 
-        s(q_k, v) = dense_weight * (q_k.v - means_k) / deviations_k + shares_k
+        s(q_k, v) = dense_weight * (q_k.v - means_k) / deviations_k + bm25_terms_k
 
     Attributes:
         texts: Texts of the K queries.
@@ -106,8 +106,8 @@ class OwnQueries:
         deviations: Standard deviation of these inner products, shape (K,).
         best_rivals: Best fused score M_k of another document for each query, shape (K,).
         rival_scores: For each query, the fused scores of the competing documents.
-        shares: What BM25 adds to the document's fused score for each query, shape (K,). It does not
-            depend on the vector.
+        bm25_terms: What BM25 adds to the document's fused score for each query, shape (K,). It does
+            not depend on the vector.
         highest_bm25: Largest BM25 score of any document for each query, shape (K,).
         dense_weight: Weight of the encoder in the fused score.
     """
@@ -118,14 +118,14 @@ class OwnQueries:
     deviations: np.ndarray
     best_rivals: np.ndarray
     rival_scores: Sequence[np.ndarray]
-    shares: np.ndarray
+    bm25_terms: np.ndarray
     highest_bm25: np.ndarray
     dense_weight: float
 
 
 @dataclass(frozen=True, eq=False)
-class KnownQueries:
-    """The constraints z_j of the document that is being solved.
+class ConstraintLimits:
+    """The limits that the constraints z_j set for the document that is being solved.
 
     Each constraint is a known query of an older document. It limits the inner product of the new
     vector v with the vector of the query.
@@ -136,9 +136,9 @@ class KnownQueries:
         vectors: Vectors z_j of the queries, shape (m, H), float32.
         lengths: Norms of these vectors, shape (m,).
         scales: Inner product that equals one unit of the fused score, shape (m,).
-        limits: Largest inner product z_j.v with which the new document does not outrank the older
-            one, shape (m,). It is infinite for queries that the new document answers as well, and
-            for queries of deleted documents.
+        max_products: Largest inner product z_j.v with which the new document does not outrank the
+            older one, shape (m,). It is infinite for queries that the new document answers as well,
+            and for queries of deleted documents.
         prior: Encoding v0 (H,) of the new document, float64.
         prior_products: Inner products z_j.v0, shape (m,), float32.
     """
@@ -148,7 +148,7 @@ class KnownQueries:
     vectors: np.ndarray
     lengths: np.ndarray
     scales: np.ndarray
-    limits: np.ndarray
+    max_products: np.ndarray
     prior: np.ndarray
     prior_products: np.ndarray
 
@@ -160,7 +160,7 @@ class KnownQueries:
 
         Args:
             vector: Vector (H,) of the new document, float64.
-            margin: Margin gamma2 in units of the fused score. It lowers the limits.
+            margin: Margin gamma2 in units of the fused score. It lowers the largest products.
         """
         distance = vector_norm(vector - self.prior)
         # Allow for the rounding error of `prior_products`, which were computed in float32.
@@ -174,13 +174,13 @@ class KnownQueries:
 
         # Only these constraints may be violated. Test them exactly.
         products = row_dots(np.asarray(self.vectors[rows], np.float32), vector)
-        limits = self.limits[rows] - margin * self.scales[rows]
-        return rows[products > limits + TOLERANCE * self.scales[rows]]
+        max_products = self.max_products[rows] - margin * self.scales[rows]
+        return rows[products > max_products + TOLERANCE * self.scales[rows]]
 
     @cached_property
     def allowed_rises(self) -> np.ndarray:
         """How far each product z_j.v may rise above that of the encoding, shape (m,)."""
-        return self.limits - self.prior_products
+        return self.max_products - self.prior_products
 
     def sorted_rows(self, rows: np.ndarray) -> np.ndarray:
         """Return rows (k,) of constraints, sorted by document id and query text."""
@@ -302,13 +302,14 @@ class FusedSolver:
 class _Batch:
     """Documents whose queries are encoded together, and all constraints for them.
 
-    A constraint is a known query of an earlier document, which a new document must not win. The own
-    score of a constraint is the score of the earlier document for it. A new document may score up
-    to the own score.
+    A constraint is a known query of an earlier document, which a new document must not win. The
+    owner of a constraint is the earlier document. A new document may score up to the score of the
+    owner.
 
     `constraints` holds the constraints of all documents before the batch, and then all queries of
-    the batch itself. A query of the batch at first has an infinite own score, so that it limits
-    nothing. Once its document is solved and the query finds it, the query gets a finite own score.
+    the batch itself. A query of the batch at first has an infinite owner score, so that it limits
+    nothing. Once its document is solved and the query finds it, the query gets a finite owner
+    score.
 
     Attributes:
         solver: The solver of all new documents, to which the batch belongs.
@@ -317,9 +318,10 @@ class _Batch:
         first_queries: Position in `queries` of each document's first query, followed by the number
             of queries.
         owners: Document id of each query.
-        own: The queries of the batch as constraints. Their own scores are set by `new_part`.
+        batch_constraints: The queries of the batch as constraints. `new_part` sets their owner
+            scores.
         constraints: All constraints, m in number, as described above.
-        first_own: Position of the first query of the batch in `constraints`.
+        first_batch_constraint: Position of the first query of the batch in `constraints`.
         lengths: Norms of the constraints' vectors, shape (m,).
         parts: The constraints of all documents before the batch, then those of the batch itself.
         shared_terms: Terms that the constraints share with the new segment, one item for each of
@@ -365,9 +367,9 @@ class _Batch:
     def _stack_constraints(self) -> None:
         """Join all earlier constraints and the queries of the batch to common arrays.
 
-        Until the documents of the batch are solved, their queries must limit nothing, so their own
-        scores are infinite. The own scores of constraints that do not apply any more, such as those
-        of deleted documents, are made infinite as well.
+        Until the documents of the batch are solved, their queries must limit nothing, so their
+        owner scores are infinite. The owner scores of constraints that do not apply any more, such
+        as those of deleted documents, are made infinite as well.
         """
         queries = self.queries
         query_count = len(queries.texts)
@@ -377,12 +379,12 @@ class _Batch:
             vectors=queries.vectors,
             means=queries.means,
             deviations=queries.deviations,
-            own_scores=np.full(query_count, np.inf),
+            owner_scores=np.full(query_count, np.inf),
             highest_bm25=np.zeros(query_count),
         )
         counts = None if queries.terms is None else self.score.count_terms(queries.terms)
         keys = [normalize_query(text) for text in queries.texts]
-        self.own = PreparedConstraints(
+        self.batch_constraints = PreparedConstraints(
             constraints_of_batch, keys, counts, row_norms(queries.vectors)
         )
 
@@ -390,13 +392,13 @@ class _Batch:
         # which constraints still apply.
         parts = [part for part, _ in self.solver.parts]
         masks = [is_live for _, is_live in self.solver.parts]
-        parts.append(self.own)
+        parts.append(self.batch_constraints)
         self.parts = parts
         masks.append(np.ones(query_count, bool))
         self.constraints = Constraints.join([part.constraints for part in parts])
-        self.first_own = len(self.constraints) - query_count
+        self.first_batch_constraint = len(self.constraints) - query_count
         is_live = np.concatenate(masks)
-        self.constraints.own_scores[~is_live] = np.inf
+        self.constraints.owner_scores[~is_live] = np.inf
         self.lengths = np.concatenate([part.lengths for part in parts])
 
         self.shared_terms: list[SharedTerms] = []
@@ -429,16 +431,17 @@ class _Batch:
         """Return the constraints that the solved batch adds for later batches.
 
         These are the queries that find their document. All other queries of the batch still have
-        an infinite own score.
+        an infinite owner score.
 
         Returns:
             The k constraints, and a mask (k,) of ones, because all of them apply.
         """
-        own = self.own.constraints
-        own.own_scores[:] = self.constraints.own_scores[self.first_own :]
-        own.highest_bm25[:] = self.constraints.highest_bm25[self.first_own :]
-        finding = np.flatnonzero(np.isfinite(own.own_scores))
-        return self.own.select(finding), np.ones(len(finding), bool)
+        constraints = self.batch_constraints.constraints
+        first = self.first_batch_constraint
+        constraints.owner_scores[:] = self.constraints.owner_scores[first:]
+        constraints.highest_bm25[:] = self.constraints.highest_bm25[first:]
+        finding = np.flatnonzero(np.isfinite(constraints.owner_scores))
+        return self.batch_constraints.select(finding), np.ones(len(finding), bool)
 
 
 class _Chunk:
@@ -468,7 +471,7 @@ class _Chunk:
         self.queries = batch.queries.part(first, end)
         self.first_queries = [row - first for row in batch.first_queries[start : stop + 1]]
         # Position of the chunk's first query among all constraints.
-        self.first_own = batch.first_own + first
+        self.first_constraint = batch.first_batch_constraint + first
 
         # The best older documents for each query, and the BM25 score of the query's own document.
         self.competitors = self.score.competitors(self.queries, self.solver.search)
@@ -526,12 +529,12 @@ class _Chunk:
         prior = self.solver.vectors[row].astype(np.float64)
 
         own = self._own_queries(position)
-        known = self._known_queries(position, prior)
-        vector, chosen = minimize(own, known, prior, self.solver.settings)
+        limits = self._constraint_limits(position, prior)
+        vector, members = minimize(own, limits, prior, self.solver.settings)
         stored = vector.astype(np.float32)
         self.solver.replace_vector(row, stored)
 
-        solved = self._describe(arrival, own, known, chosen, prior, stored)
+        solved = self._describe(arrival, own, limits, members, prior, stored)
         self._keep_queries(position, solved)
         return solved
 
@@ -574,7 +577,7 @@ class _Chunk:
             deviations=self.queries.deviations[first:end],
             best_rivals=np.array(best_rivals),
             rival_scores=rival_scores,
-            shares=np.array(own_bm25_terms),
+            bm25_terms=np.array(own_bm25_terms),
             highest_bm25=np.array(highest_bm25),
             dense_weight=self.score.dense_weight,
         )
@@ -603,7 +606,7 @@ class _Chunk:
         centred = best_products.astype(np.float64) - self.queries.means[k]
         return self.score.dense_weight * centred / self.queries.deviations[k]
 
-    def _known_queries(self, position: int, prior: np.ndarray) -> KnownQueries:
+    def _constraint_limits(self, position: int, prior: np.ndarray) -> ConstraintLimits:
         """Compute the limits that all constraints set for the vector of one document.
 
         Args:
@@ -613,25 +616,25 @@ class _Chunk:
         constraints = self.constraints
         bm25 = self.constraint_bm25[position].astype(np.float64)
         highest = np.maximum(constraints.highest_bm25, bm25)
-        shares = self.score.bm25_weight * bm25 / np.maximum(highest, MIN_HIGHEST_BM25)
+        bm25_terms = self.score.bm25_weight * bm25 / np.maximum(highest, MIN_HIGHEST_BM25)
 
         # The fused score of the new document for the query z of a constraint must not exceed the
-        # own score of the constraint:
-        #     dense_weight * (z.v - mean) / deviation + share <= own_score
-        # Solved for the inner product z.v, this is z.v <= mean + (own_score - share) * scale.
+        # owner score of the constraint:
+        #     dense_weight * (z.v - mean) / deviation + bm25_term <= owner_score
+        # Solved for the inner product z.v, this is z.v <= mean + (owner_score - bm25_term) * scale.
         scales = constraints.deviations / self.score.dense_weight
-        limits = constraints.means + (constraints.own_scores - shares) * scales
+        max_products = constraints.means + (constraints.owner_scores - bm25_terms) * scales
         number = self.numbers[position]
         # The new document may win queries that it answers itself, so these get no limit.
         for text in self.solver.arrivals[number].queries:
-            limits[self.batch.rows_of_query(text)] = np.inf
-        return KnownQueries(
+            max_products[self.batch.rows_of_query(text)] = np.inf
+        return ConstraintLimits(
             document_ids=constraints.document_ids,
             texts=constraints.texts,
             vectors=constraints.vectors,
             lengths=self.batch.lengths,
             scales=scales,
-            limits=limits,
+            max_products=max_products,
             prior=prior,
             prior_products=self.prior_products[position],
         )
@@ -640,8 +643,8 @@ class _Chunk:
         self,
         arrival: Arrival,
         own: OwnQueries,
-        known: KnownQueries,
-        chosen: np.ndarray,
+        limits: ConstraintLimits,
+        members: np.ndarray,
         prior: np.ndarray,
         vector: np.ndarray,
     ) -> SolvedDocument:
@@ -655,8 +658,8 @@ class _Chunk:
         Args:
             arrival: The document.
             own: Queries of the document.
-            known: All constraints: known queries of older documents, which it must not win.
-            chosen: Rows of `known` that the solver took into account; see `minimize`.
+            limits: Limits of all constraints.
+            members: Rows (k,) of the constraints that the solver took into account; see `minimize`.
             prior: Encoding (H,) of the document, float64.
             vector: Solved vector (H,), float32.
         """
@@ -676,15 +679,15 @@ class _Chunk:
             )
             queries.append(query)
 
-        members: list[Member] = []
-        for row in chosen.tolist():
-            limit = float(known.limits[row])
-            members.append(Member(known.document_ids[row], known.texts[row], limit))
+        member_records: list[Member] = []
+        for row in members.tolist():
+            limit = float(limits.max_products[row])
+            member_records.append(Member(limits.document_ids[row], limits.texts[row], limit))
 
         # Count the older documents that the new one outranks. These are the constraints that are
         # violated without a margin.
-        outranked_before = len(known.violated(prior, margin=0.0))
-        outranked_after = len(known.violated(solved_vector, margin=0.0))
+        outranked_before = len(limits.violated(prior, margin=0.0))
+        outranked_after = len(limits.violated(solved_vector, margin=0.0))
         fits = outranked_after <= outranked_before
         status = Status.FITS if fits else Status.COMPROMISE
         return SolvedDocument(
@@ -692,7 +695,7 @@ class _Chunk:
             status=status.name,
             queries=tuple(queries),
             vectors=own.vectors.astype(np.float32),
-            members=tuple(members),
+            members=tuple(member_records),
             old_outranked_before=outranked_before,
             old_outranked_after=outranked_after,
         )
@@ -700,14 +703,14 @@ class _Chunk:
     def _own_scores(self, own: OwnQueries, vector: np.ndarray) -> np.ndarray:
         """Return the fused scores (K,) that a vector (H,) gives the document for its queries."""
         centred = row_dots(own.vectors, vector) - own.means
-        return self.score.dense_weight * centred / own.deviations + own.shares
+        return self.score.dense_weight * centred / own.deviations + own.bm25_terms
 
     def _keep_queries(self, position: int, solved: SolvedDocument) -> None:
         """Make the queries that find a solved document constraints of the documents after it."""
-        first = self.first_own + self.first_queries[position]
+        first = self.first_constraint + self.first_queries[position]
         for offset, query in enumerate(solved.queries):
             if query.rank_after <= FOUND_RANK:
-                self.constraints.own_scores[first + offset] = query.own_score
+                self.constraints.owner_scores[first + offset] = query.own_score
                 self.constraints.highest_bm25[first + offset] = query.highest_bm25
 
 
@@ -728,40 +731,40 @@ def _best_of_documents(products: np.ndarray, starts: np.ndarray) -> np.ndarray:
 
 
 def minimize(
-    own: OwnQueries, known: KnownQueries, prior: np.ndarray, settings: IncDsiSettings
+    own: OwnQueries, limits: ConstraintLimits, prior: np.ndarray, settings: IncDsiSettings
 ) -> tuple[np.ndarray, np.ndarray]:
     """Compute the vector v that minimises L(v); see the module docstring.
 
     The problem is first solved without constraints. Each round then adds the constraints that the
     solution violates, and solves again, until the solution violates no other constraint. The added
     constraints are sorted by document and text, so that the result does not depend on their order
-    in `known`.
+    in `limits`.
 
     Args:
         own: Queries of the new document.
-        known: All constraints.
+        limits: Limits of all constraints.
         prior: Encoding (H,) of the document, float64.
         settings: Margins and weights.
 
     Returns:
-        The vector (H,) float64, and the rows (k,) of `known` that were added.
+        The vector (H,) float64, and the rows (k,) of the constraints that were added.
     """
-    chosen = np.empty(0, np.intp)
+    members = np.empty(0, np.intp)
     vector = prior
     while True:
-        problem = make_problem(own, known, chosen, prior, settings)
+        problem = make_problem(own, limits, members, prior, settings)
         vector, _ = minimize_problem(problem)
-        violated = known.violated(vector, settings.gamma2)
-        missing = np.setdiff1d(violated, chosen)
+        violated = limits.violated(vector, settings.gamma2)
+        missing = np.setdiff1d(violated, members)
         if not len(missing):
-            return vector, chosen
-        chosen = known.sorted_rows(np.union1d(chosen, missing))
+            return vector, members
+        members = limits.sorted_rows(np.union1d(members, missing))
 
 
 def make_problem(
     own: OwnQueries,
-    known: KnownQueries,
-    chosen: np.ndarray,
+    limits: ConstraintLimits,
+    members: np.ndarray,
     prior: np.ndarray,
     settings: IncDsiSettings,
 ) -> HingeProblem:
@@ -772,8 +775,8 @@ def make_problem(
 
     Args:
         own: The K queries of the new document.
-        known: All constraints.
-        chosen: Rows (k,) of `known`: the constraints to take into account.
+        limits: Limits of all constraints.
+        members: Rows (k,) of the constraints to take into account.
         prior: Encoding (H,) of the document, float64.
         settings: Margins and weights.
 
@@ -782,26 +785,26 @@ def make_problem(
         units of the fused score.
     """
     # The document should win each of its own queries q by the margin gamma1. The term of q is
-    #     h(best_rival + gamma1 - s(q, v))    with s(q, v) = (q.v - mean) / scale + share
+    #     h(best_rival + gamma1 - s(q, v))    with s(q, v) = (q.v - mean) / scale + bm25_term
     # This is h(row.v - limit) with
     #     row   = -q / scale
-    #     limit = -(best_rival + gamma1) + share - mean / scale
+    #     limit = -(best_rival + gamma1) + bm25_term - mean / scale
     own_scales = own.deviations / own.dense_weight
     own_rows = -own.vectors / own_scales[:, None]
-    own_limits = -(own.best_rivals + settings.gamma1) + own.shares - own.means / own_scales
+    own_limits = -(own.best_rivals + settings.gamma1) + own.bm25_terms - own.means / own_scales
     own_weights = np.full(len(own.texts), settings.lambda1 / len(own.texts))
 
-    # An older document should keep its known query z by the margin gamma2. `known.limits` bounds
-    # z.v without the margin. Divided by the scale, it is in units of the fused score:
-    #     h(z.v / scale - (known.limit / scale - gamma2))
-    scales = known.scales[chosen]
-    known_rows = np.asarray(known.vectors[chosen], np.float64) / scales[:, None]
-    known_limits = known.limits[chosen] / scales - settings.gamma2
-    known_weights = np.full(len(chosen), 1 - settings.lambda1)
+    # An older document should keep its known query z by the margin gamma2. `limits.max_products`
+    # bounds z.v without the margin. Divided by the scale, it is in units of the fused score:
+    #     h(z.v / scale - (max_product / scale - gamma2))
+    scales = limits.scales[members]
+    member_rows = np.asarray(limits.vectors[members], np.float64) / scales[:, None]
+    member_limits = limits.max_products[members] / scales - settings.gamma2
+    member_weights = np.full(len(members), 1 - settings.lambda1)
     return HingeProblem(
-        rows=np.concatenate([own_rows, known_rows]),
-        limits=np.concatenate([own_limits, known_limits]),
-        weights=np.concatenate([own_weights, known_weights]),
+        rows=np.concatenate([own_rows, member_rows]),
+        limits=np.concatenate([own_limits, member_limits]),
+        weights=np.concatenate([own_weights, member_weights]),
         prior=prior,
         lambda2=settings.lambda2,
     )

@@ -89,13 +89,13 @@ class Competitors:
         dense: First term of the fused score of each of n documents, w_d (q.v_d - m) / v, shape
             (n,).
         bm25: BM25 score of each document, shape (n,).
-        own: Position among the n of the document that the caller asked to include; see `also` in
-            `FusedScore.competitors`. None if the caller named no document.
+        included_row: Position among the n of the document that the caller asked to include; see
+            `included_ids` in `FusedScore.competitors`. None if the caller named no document.
     """
 
     dense: np.ndarray
     bm25: np.ndarray
-    own: int | None = None
+    included_row: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,7 +251,10 @@ class FusedScore:
         return ComponentSearch(dense, bm25)
 
     def competitors(
-        self, queries: EncodedQueries, search: ComponentSearch, also: Sequence[str] = ()
+        self,
+        queries: EncodedQueries,
+        search: ComponentSearch,
+        included_ids: Sequence[str] = (),
     ) -> list[Competitors]:
         """Search the documents that compete for each query.
 
@@ -260,18 +263,22 @@ class FusedScore:
         Args:
             queries: The q queries.
             search: Search of the segments; see `search_over`.
-            also: One document id for each query, which is always among its competitors. Empty if
-                no document has to be.
+            included_ids: One document id for each query, which is always among its competitors.
+                Empty if no document has to be.
 
         Returns:
             The competitors of each query.
         """
         if search.shared_rows is not None:
-            return self._find_by_row(queries, search, search.shared_rows, also)
-        return self._find_by_id(queries, search, also)
+            return self._find_by_row(queries, search, search.shared_rows, included_ids)
+        return self._find_by_id(queries, search, included_ids)
 
     def _find_by_row(
-        self, queries: EncodedQueries, search: ComponentSearch, ids: IdMaps, also: Sequence[str]
+        self,
+        queries: EncodedQueries,
+        search: ComponentSearch,
+        ids: IdMaps,
+        included_ids: Sequence[str],
     ) -> list[Competitors]:
         """Find the best documents for each query by comparing row numbers; see `competitors`.
 
@@ -282,7 +289,7 @@ class FusedScore:
             queries: The q queries.
             search: Search of the segments, whose documents have one row each.
             ids: The document of each row.
-            also: One document id for each query, or none; see `competitors`.
+            included_ids: One document id for each query, or none; see `competitors`.
         """
         index: Any = search.dense.index
         dense_rows = index.best_rows(queries.vectors, CANDIDATES, search.dense.fingerprint)
@@ -297,8 +304,8 @@ class FusedScore:
             bm25_scores: list[np.ndarray] = []
             for i in range(len(part.texts)):
                 rows = dense_rows[start + i]
-                if also:
-                    rows = np.append(rows, ids.rows_of([also[start + i]]))
+                if included_ids:
+                    rows = np.append(rows, ids.rows_of([included_ids[start + i]]))
                 if search.bm25 is None or part.terms is None:
                     unions.append(np.unique(rows))
                     bm25_scores.append(np.zeros(len(unions[i])))
@@ -309,12 +316,12 @@ class FusedScore:
                 bm25_scores.append(scores[unions[i]].astype(np.float64))
 
             for i, dense_scores in enumerate(score_row_lists(index, part.vectors, unions)):
-                own = None
-                if also:
-                    (own_row,) = ids.rows_of([also[start + i]]).tolist()
-                    own = int(np.searchsorted(unions[i], own_row))
+                included_row = None
+                if included_ids:
+                    (row,) = ids.rows_of([included_ids[start + i]]).tolist()
+                    included_row = int(np.searchsorted(unions[i], row))
                 dense_terms = self._dense_terms(part, i, dense_scores)
-                found.append(Competitors(dense_terms, bm25_scores[i], own))
+                found.append(Competitors(dense_terms, bm25_scores[i], included_row))
         return found
 
     def _dense_terms(self, queries: EncodedQueries, number: int, scores: np.ndarray) -> np.ndarray:
@@ -332,7 +339,7 @@ class FusedScore:
         return self.dense_weight * centred / queries.deviations[number]
 
     def _find_by_id(
-        self, queries: EncodedQueries, search: ComponentSearch, also: Sequence[str]
+        self, queries: EncodedQueries, search: ComponentSearch, included_ids: Sequence[str]
     ) -> list[Competitors]:
         """Find the best documents for each query by comparing document ids; see `competitors`.
 
@@ -342,7 +349,7 @@ class FusedScore:
         Args:
             queries: The q queries.
             search: Search of the segments.
-            also: One document id for each query, or none; see `competitors`.
+            included_ids: One document id for each query, or none; see `competitors`.
         """
         # For each query, the ids of its competitors, ascending, and their BM25 scores.
         unions: list[list[str]] = []
@@ -350,8 +357,8 @@ class FusedScore:
         rankings = search.dense.search_and_rerank(queries.vectors, CANDIDATES)
         for i, ranking in enumerate(rankings):
             documents = {document for document, _ in ranking}
-            if also:
-                documents.add(also[i])
+            if included_ids:
+                documents.add(included_ids[i])
             if search.bm25 is None or queries.terms is None:
                 unions.append(sorted(documents))
                 bm25_scores.append(np.zeros(len(documents)))
@@ -372,9 +379,9 @@ class FusedScore:
 
         found: list[Competitors] = []
         for i, documents in enumerate(unions):
-            own = documents.index(also[i]) if also else None
+            included_row = documents.index(included_ids[i]) if included_ids else None
             dense_terms = self._dense_terms(queries, i, dense_scores[i])
-            found.append(Competitors(dense_terms, bm25_scores[i], own))
+            found.append(Competitors(dense_terms, bm25_scores[i], included_row))
         return found
 
     def fuse(self, dense: np.ndarray, bm25: np.ndarray, highest: float) -> np.ndarray:

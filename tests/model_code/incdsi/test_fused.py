@@ -34,8 +34,8 @@ from model_code.files import deferred_fsync
 from model_code.incdsi import constraints
 from model_code.incdsi.constraints import Constraints, PreparedConstraints, limit_queries
 from model_code.incdsi.fused import (
+    ConstraintLimits,
     FusedSolver,
-    KnownQueries,
     OwnQueries,
     make_problem,
     minimize,
@@ -271,14 +271,14 @@ def test_recorded_score_follows_from_the_indexes(live: Path) -> None:
 
     (competitors,) = score.competitors(encoded, score.search_over(searcher.views), ["n2"])
 
-    assert competitors.own is not None
+    assert competitors.included_row is not None
     fused = score.fuse(competitors.dense, competitors.bm25, query.highest_bm25)
-    assert fused[competitors.own] == pytest.approx(query.own_score, rel=1e-5)
+    assert fused[competitors.included_row] == pytest.approx(query.own_score, rel=1e-5)
 
 
-@pytest.mark.parametrize("also", [(), ("n2", "d05", "d01")])
+@pytest.mark.parametrize("included_ids", [(), ("n2", "d05", "d01")])
 def test_competitors_by_row_equal_those_by_id(
-    live: Path, also: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    live: Path, included_ids: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     apply_in_groups(live, [1, 5])
     searcher = Searcher.open(live, "r")
@@ -288,18 +288,18 @@ def test_competitors_by_row_equal_those_by_id(
     monkeypatch.setattr("model_code.incdsi.fused_scores.CANDIDATES", 4)
 
     assert search.shared_rows is not None
-    by_row = score.competitors(queries, search, also)
+    by_row = score.competitors(queries, search, included_ids)
     without_rows = replace(search)
     monkeypatch.setattr(type(search), "shared_rows", None)
-    by_id = score.competitors(queries, without_rows, also)
+    by_id = score.competitors(queries, without_rows, included_ids)
 
     for found, expected in zip(by_row, by_id, strict=True):
         pairs = zip(found.dense.tolist(), found.bm25.tolist(), strict=True)
         expected_pairs = zip(expected.dense.tolist(), expected.bm25.tolist(), strict=True)
         assert sorted(pairs) == sorted(expected_pairs)
-        assert (found.own is None) == (not also)
-        if found.own is not None and expected.own is not None:
-            assert found.dense[found.own] == expected.dense[expected.own]
+        assert (found.included_row is None) == (not included_ids)
+        if found.included_row is not None and expected.own is not None:
+            assert found.dense[found.included_row] == expected.dense[expected.own]
 
 
 def test_own_query_is_left_out_of_the_words(live: Path, tmp_path: Path) -> None:
@@ -515,8 +515,8 @@ def test_documents_with_several_passages_keep_their_encodings(live: Path) -> Non
     assert read_solved(live) == {}
 
 
-def make_case(seed: int) -> tuple[OwnQueries, KnownQueries, np.ndarray]:
-    """Random queries, known queries and encoding."""
+def make_case(seed: int) -> tuple[OwnQueries, ConstraintLimits, np.ndarray]:
+    """Random queries, limits of known queries, and encoding."""
     random = np.random.default_rng(seed)
     known_vectors = random.normal(size=(12, 5)).astype(np.float32)
     deviations = random.uniform(0.5, 2.0, size=3)
@@ -527,29 +527,29 @@ def make_case(seed: int) -> tuple[OwnQueries, KnownQueries, np.ndarray]:
         deviations=deviations,
         best_rivals=random.uniform(1, 4, size=3),
         rival_scores=[],
-        shares=random.uniform(0, 1, size=3),
+        bm25_terms=random.uniform(0, 1, size=3),
         highest_bm25=np.ones(3),
         dense_weight=1.5,
     )
     texts = [f"query {i}" for i in range(12)]
     prior = random.normal(size=5)
-    known = KnownQueries(
+    limits = ConstraintLimits(
         document_ids=texts,
         texts=texts,
         vectors=known_vectors,
         lengths=np.linalg.norm(known_vectors, axis=1),
         scales=random.uniform(0.5, 2.0, size=12),
-        limits=random.uniform(-0.5, 1.0, size=12),
+        max_products=random.uniform(-0.5, 1.0, size=12),
         prior=prior,
         prior_products=known_vectors @ prior.astype(np.float32),
     )
-    return own, known, prior
+    return own, limits, prior
 
 
 def loss(
     vector: np.ndarray,
     own: OwnQueries,
-    known: KnownQueries,
+    limits: ConstraintLimits,
     prior: np.ndarray,
     settings: AdditionSettings,
 ) -> float:
@@ -557,11 +557,13 @@ def loss(
     total = settings.lambda2 * float(((vector - prior) ** 2).sum())
     for k in range(len(own.texts)):
         dense = (own.vectors[k] @ vector - own.means[k]) / own.deviations[k]
-        score = own.dense_weight * dense + own.shares[k]
+        score = own.dense_weight * dense + own.bm25_terms[k]
         missing = max(0.0, own.best_rivals[k] + settings.gamma1 - score)
         total += settings.lambda1 / len(own.texts) * missing**2
-    for j in range(len(known.limits)):
-        excess = (known.vectors[j].astype(float) @ vector - known.limits[j]) / known.scales[j]
+    for j in range(len(limits.max_products)):
+        excess = (
+            limits.vectors[j].astype(float) @ vector - limits.max_products[j]
+        ) / limits.scales[j]
         total += (1 - settings.lambda1) * max(0.0, excess + settings.gamma2) ** 2
     return total
 
@@ -569,42 +571,42 @@ def loss(
 @pytest.mark.parametrize("seed", range(6))
 def test_solution_is_the_minimum_of_scipy(seed: int) -> None:
     settings = AdditionSettings(gamma1=1.0, gamma2=0.2, lambda2=0.3)
-    own, known, prior = make_case(seed)
+    own, limits, prior = make_case(seed)
 
-    vector, _ = minimize(own, known, prior, settings)
+    vector, _ = minimize(own, limits, prior, settings)
 
-    best = scipy_minimize(loss, prior, (own, known, prior, settings), method="BFGS", tol=1e-10)
-    assert loss(vector, own, known, prior, settings) <= best.fun * (1 + 1e-9)
+    best = scipy_minimize(loss, prior, (own, limits, prior, settings), method="BFGS", tol=1e-10)
+    assert loss(vector, own, limits, prior, settings) <= best.fun * (1 + 1e-9)
 
 
 def test_order_of_constraints_changes_no_bit() -> None:
-    own, known, prior = make_case(3)
+    own, limits, prior = make_case(3)
     order = np.random.default_rng(0).permutation(12)
-    texts = [known.texts[row] for row in order]
-    shuffled = KnownQueries(
+    texts = [limits.texts[row] for row in order]
+    shuffled = ConstraintLimits(
         document_ids=texts,
         texts=texts,
-        vectors=known.vectors[order],
-        lengths=known.lengths[order],
-        scales=known.scales[order],
-        limits=known.limits[order],
+        vectors=limits.vectors[order],
+        lengths=limits.lengths[order],
+        scales=limits.scales[order],
+        max_products=limits.max_products[order],
         prior=prior,
-        prior_products=known.prior_products[order],
+        prior_products=limits.prior_products[order],
     )
 
-    first, _ = minimize(own, known, prior, SETTINGS)
+    first, _ = minimize(own, limits, prior, SETTINGS)
     second, _ = minimize(own, shuffled, prior, SETTINGS)
 
     assert first.tolist() == second.tolist()
 
 
 def test_problem_is_in_units_of_the_fused_score() -> None:
-    own, known, prior = make_case(1)
+    own, limits, prior = make_case(1)
     rows = np.arange(12)
 
-    problem = make_problem(own, known, rows, prior, SETTINGS)
+    problem = make_problem(own, limits, rows, prior, SETTINGS)
 
-    assert problem.value(prior) == pytest.approx(loss(prior, own, known, prior, SETTINGS))
+    assert problem.value(prior) == pytest.approx(loss(prior, own, limits, prior, SETTINGS))
 
 
 def test_limits_do_not_depend_on_order() -> None:
