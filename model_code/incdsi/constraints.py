@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -215,6 +215,18 @@ class PreparedConstraints:
         return is_live
 
 
+class SegmentConstraints(NamedTuple):
+    """The constraints of the documents in one segment.
+
+    Attributes:
+        prepared: The m constraints.
+        applies: Mask (m,), False for constraints that ended; see `PreparedConstraints.find_live`.
+    """
+
+    prepared: PreparedConstraints
+    applies: np.ndarray
+
+
 def _group_rows(values: Sequence[str]) -> dict[str, list[int]]:
     """Return the positions of equal values, by value."""
     rows: dict[str, list[int]] = {}
@@ -399,8 +411,8 @@ def score_owner(score: FusedScore, competitors: Competitors, owner_bm25: float) 
     return OwnerScore(float(fused[owner_row]), rank, highest)
 
 
-def segment_constraints(score: FusedScore, segment: LoadedSegment) -> Constraints:
-    """Return the constraints of the solved documents in a segment.
+def read_segment_constraints(score: FusedScore, segment: LoadedSegment) -> Constraints:
+    """Read the constraints of the solved documents in a segment.
 
     Constraints of removed documents are included; see `PreparedConstraints.find_live`.
     """

@@ -49,6 +49,7 @@ from model_code.incdsi.constraints import (
     FOUND_RANK,
     Constraints,
     PreparedConstraints,
+    SegmentConstraints,
 )
 from model_code.incdsi.fused_scores import (
     MIN_HIGHEST_BM25,
@@ -204,7 +205,7 @@ class FusedSolver:
         score: FusedScore,
         settings: IncDsiSettings,
         existing: Sequence[SegmentView],
-        parts: Sequence[tuple[PreparedConstraints, np.ndarray]],
+        segment_constraints: Sequence[SegmentConstraints],
         segment: LoadedSegment,
     ) -> None:
         """Prepare to solve documents.
@@ -213,14 +214,13 @@ class FusedSolver:
             score: Fused score of the retriever.
             settings: Margins and weights of the objective.
             existing: Segments of the older documents.
-            parts: Constraints of each of these segments. The mask (m,) is False for the constraints
-                that do not apply any more, such as those of deleted documents.
+            segment_constraints: Constraints of each of these segments.
             segment: The new segment, whose vectors are encodings.
         """
         self.score = score
         self.settings = settings
         self.search = score.search_over(existing)
-        self.parts = list(parts)
+        self.segment_constraints = list(segment_constraints)
         self.view = SegmentView(segment)
         index = score.dense_of(segment).index
         self.ids = index.ids
@@ -256,7 +256,7 @@ class FusedSolver:
             for chunk in batch.chunks():
                 for position in range(len(chunk.numbers)):
                     solved.append(chunk.solve(position))
-            self.parts.append(batch.new_part())
+            self.segment_constraints.append(batch.batch_as_segment_constraints())
         return solved
 
     def _arrange_rows(self) -> tuple[np.ndarray, np.ndarray]:
@@ -277,8 +277,8 @@ class FusedSolver:
 
     def vector_of_query(self, text: str) -> np.ndarray | None:
         """Return the vector (H,) float32 of a query that is a constraint, else None."""
-        for part, _ in self.parts:
-            vector = part.vector_of(text)
+        for prepared, _ in self.segment_constraints:
+            vector = prepared.vector_of(text)
             if vector is not None:
                 return vector
         return None
@@ -318,14 +318,15 @@ class _Batch:
         first_queries: Position in `queries` of each document's first query, followed by the number
             of queries.
         owners: Document id of each query.
-        batch_constraints: The queries of the batch as constraints. `new_part` sets their owner
-            scores.
+        batch_constraints: The queries of the batch as constraints. Their owner scores are set by
+            `batch_as_segment_constraints`.
         constraints: All constraints, m in number, as described above.
         first_batch_constraint: Position of the first query of the batch in `constraints`.
         lengths: Norms of the constraints' vectors, shape (m,).
-        parts: The constraints of all documents before the batch, then those of the batch itself.
+        prepared_constraints: The constraints of all documents before the batch, then those of the
+            batch itself.
         shared_terms: Terms that the constraints share with the new segment, one item for each of
-            `solver.parts` and one for the batch. Empty without BM25.
+            `prepared_constraints`. Empty without BM25.
     """
 
     def __init__(self, solver: FusedSolver, numbers: Sequence[int]) -> None:
@@ -390,32 +391,34 @@ class _Batch:
 
         # Join the constraints of earlier documents with those of the batch, and the masks that tell
         # which constraints still apply.
-        parts = [part for part, _ in self.solver.parts]
-        masks = [is_live for _, is_live in self.solver.parts]
-        parts.append(self.batch_constraints)
-        self.parts = parts
+        earlier = self.solver.segment_constraints
+        self.prepared_constraints = [prepared for prepared, _ in earlier]
+        self.prepared_constraints.append(self.batch_constraints)
+        masks = [applies for _, applies in earlier]
         masks.append(np.ones(query_count, bool))
-        self.constraints = Constraints.join([part.constraints for part in parts])
+        self.constraints = Constraints.join(
+            [prepared.constraints for prepared in self.prepared_constraints]
+        )
         self.first_batch_constraint = len(self.constraints) - query_count
-        is_live = np.concatenate(masks)
-        self.constraints.owner_scores[~is_live] = np.inf
-        self.lengths = np.concatenate([part.lengths for part in parts])
+        applies = np.concatenate(masks)
+        self.constraints.owner_scores[~applies] = np.inf
+        self.lengths = np.concatenate([prepared.lengths for prepared in self.prepared_constraints])
 
         self.shared_terms: list[SharedTerms] = []
         weights = self.solver.passage_weights
         if weights is not None:
-            for part in parts:
-                assert part.counts is not None
-                self.shared_terms.append(part.counts.match(weights))
+            for prepared in self.prepared_constraints:
+                assert prepared.counts is not None
+                self.shared_terms.append(prepared.counts.match(weights))
 
     def rows_of_query(self, text: str) -> list[int]:
-        """Return the positions of the constraints whose queries equal a text, when normalised."""
+        """Return the rows of the constraints whose queries equal a text, when normalised."""
         key = normalize_query(text)
         rows: list[int] = []
         start = 0
-        for part in self.parts:
-            rows.extend(start + row for row in part.rows_by_key.get(key, ()))
-            start += len(part.keys)
+        for prepared in self.prepared_constraints:
+            rows.extend(start + row for row in prepared.rows_by_key.get(key, ()))
+            start += len(prepared.keys)
         return rows
 
     def chunks(self) -> Iterator[_Chunk]:
@@ -427,21 +430,19 @@ class _Batch:
         for start in range(0, len(self.numbers), CHUNK_DOCUMENTS):
             yield _Chunk(self, start, min(start + CHUNK_DOCUMENTS, len(self.numbers)))
 
-    def new_part(self) -> tuple[PreparedConstraints, np.ndarray]:
+    def batch_as_segment_constraints(self) -> SegmentConstraints:
         """Return the constraints that the solved batch adds for later batches.
 
         These are the queries that find their document. All other queries of the batch still have
-        an infinite owner score.
-
-        Returns:
-            The k constraints, and a mask (k,) of ones, because all of them apply.
+        an infinite owner score. All returned constraints apply.
         """
         constraints = self.batch_constraints.constraints
         first = self.first_batch_constraint
         constraints.owner_scores[:] = self.constraints.owner_scores[first:]
         constraints.highest_bm25[:] = self.constraints.highest_bm25[first:]
         finding = np.flatnonzero(np.isfinite(constraints.owner_scores))
-        return self.batch_constraints.select(finding), np.ones(len(finding), bool)
+        prepared = self.batch_constraints.select(finding)
+        return SegmentConstraints(prepared, applies=np.ones(len(finding), bool))
 
 
 class _Chunk:

@@ -37,8 +37,9 @@ from model_code.corpus.known_queries import drop_held_out, queries_of_row
 from model_code.encoding.token_signs import TokenSigns
 from model_code.incdsi.constraints import (
     PreparedConstraints,
+    SegmentConstraints,
     build_constraints,
-    segment_constraints,
+    read_segment_constraints,
 )
 from model_code.incdsi.earned_queries import (
     SolvedQueries,
@@ -220,8 +221,8 @@ class FusedIncDsiBuilder(GenerationBuilder):
 
         score = self._load_build(base)
         existing = [view for view in self._existing if view.documents]
-        parts = self._load_constraints(score)
-        solver = FusedSolver(score, self.settings, existing, parts, segment)
+        constraints = self._load_constraints(score)
+        solver = FusedSolver(score, self.settings, existing, constraints, segment)
         solved = solver.solve(arrivals)
 
         replace_vectors(score, segment, solver)
@@ -274,21 +275,22 @@ class FusedIncDsiBuilder(GenerationBuilder):
             self._prepared[base] = PreparedConstraints.prepare(self._score, constraints)
         return self._score
 
-    def _load_constraints(self, score: FusedScore) -> list[tuple[PreparedConstraints, np.ndarray]]:
-        """Return the constraints of each older segment, with a mask of those that still apply.
+    def _load_constraints(self, score: FusedScore) -> list[SegmentConstraints]:
+        """Return the constraints of each older segment.
 
         A constraint is a query that a document of the segment is known to answer. A new document
         must not rank above this document for it.
         """
-        parts: list[tuple[PreparedConstraints, np.ndarray]] = []
+        segment_constraints: list[SegmentConstraints] = []
         for view in self._existing:
             segment = view.segment
             if segment not in self._prepared:
-                constraints = segment_constraints(score, segment)
+                constraints = read_segment_constraints(score, segment)
                 self._prepared[segment] = PreparedConstraints.prepare(score, constraints)
             prepared = self._prepared[segment]
-            parts.append((prepared, prepared.find_live(view)))
-        return parts
+            applies = prepared.find_live(view)
+            segment_constraints.append(SegmentConstraints(prepared, applies))
+        return segment_constraints
 
 
 def can_solve_vectors(base: BaseSegment) -> bool:
