@@ -198,6 +198,10 @@ class FusedSolver:
     Attributes:
         vectors: Vectors (n, H) float32 of the segment's rows. At first, all are encodings. Each
             solved vector replaces the encoding of its document.
+        arrivals: All documents of the new segment, in the order of the ledger.
+        ordered_rows: Rows (n,) of the segment, in the order of the arrivals.
+        row_documents: Index in `arrivals` of the document of each of `ordered_rows`, shape (n,).
+        document_starts: Index in `ordered_rows` at which the rows of each arrival begin.
     """
 
     def __init__(
@@ -207,6 +211,7 @@ class FusedSolver:
         existing: Sequence[SegmentView],
         segment_constraints: Sequence[SegmentConstraints],
         segment: LoadedSegment,
+        arrivals: Sequence[Arrival],
     ) -> None:
         """Prepare to solve documents.
 
@@ -216,6 +221,8 @@ class FusedSolver:
             existing: Segments of the older documents.
             segment_constraints: Constraints of each of these segments.
             segment: The new segment, whose vectors are encodings.
+            arrivals: All documents of the new segment, in the order of the ledger. Documents with
+                queries have one vector each.
         """
         self.score = score
         self.settings = settings
@@ -228,33 +235,30 @@ class FusedSolver:
         self.bm25 = score.bm25_over([self.view])
         self.passage_weights = None if self.bm25 is None else PassageWeights(self.bm25)
 
-    def solve(self, arrivals: Sequence[Arrival]) -> list[SolvedDocument]:
-        """Solve the vectors of the documents that have queries, one after the other.
+        self.arrivals = arrivals
+        self.ordered_rows, self.row_documents = self._arrange_rows()
+        self.document_starts = np.flatnonzero(np.diff(self.row_documents, prepend=-1))
+        # The vectors in the order of `ordered_rows`, and the index of each row of the segment in
+        # this order.
+        self._ordered_vectors = self.vectors[self.ordered_rows].astype(np.float64)
+        self._ordered_index_of_row = np.argsort(self.ordered_rows)
 
-        Args:
-            arrivals: All documents of the new segment, in the order of the ledger. Documents with
-                queries have one vector each.
+    def solve(self) -> list[SolvedDocument]:
+        """Solve the vectors of the documents that have queries, one after the other.
 
         Returns:
             A record of each solved document.
         """
-        self.arrivals = arrivals
-        # The segment's rows in the order of the arrivals. `row_documents` has, for each of these
-        # rows, the position of its document in `arrivals`.
-        self.ordered_rows, self.row_documents = self._arrange_rows()
-        # Position in `ordered_rows` at which the rows of each new document begin.
-        self.document_starts = np.flatnonzero(np.diff(self.row_documents, prepend=-1))
-        # The vectors in the order of `ordered_rows`, and the position of each row of the segment in
-        # this order.
-        self._ordered_vectors = self.vectors[self.ordered_rows].astype(np.float64)
-        self._position_of_row = np.argsort(self.ordered_rows)
+        indices_to_solve: list[int] = []
+        for arrival_index, arrival in enumerate(self.arrivals):
+            if arrival.queries:
+                indices_to_solve.append(arrival_index)
 
-        numbers = [number for number, arrival in enumerate(arrivals) if arrival.queries]
         solved: list[SolvedDocument] = []
-        for first in range(0, len(numbers), ENCODED_DOCUMENTS):
-            batch = _Batch(self, numbers[first : first + ENCODED_DOCUMENTS])
+        for first in range(0, len(indices_to_solve), ENCODED_DOCUMENTS):
+            batch = _Batch(self, indices_to_solve[first : first + ENCODED_DOCUMENTS])
             for chunk in batch.chunks():
-                for position in range(len(chunk.numbers)):
+                for position in range(len(chunk.arrival_indices)):
                     solved.append(chunk.solve(position))
             self.segment_constraints.append(batch.batch_as_segment_constraints())
         return solved
@@ -263,17 +267,17 @@ class FusedSolver:
         """Arrange the rows of the segment by document, in the order of `arrivals`.
 
         Returns:
-            Row numbers (n,), and for each of them the position (n,) of its document in `arrivals`.
+            Rows (n,), and for each of them the index (n,) of its document in `arrivals`.
         """
         rows_by_arrival = [self.ids.rows_of([arrival.document_id]) for arrival in self.arrivals]
         row_counts = [len(rows) for rows in rows_by_arrival]
-        positions = np.arange(len(self.arrivals))
-        return np.concatenate(rows_by_arrival), np.repeat(positions, row_counts)
+        arrival_indices = np.arange(len(self.arrivals))
+        return np.concatenate(rows_by_arrival), np.repeat(arrival_indices, row_counts)
 
     def replace_vector(self, row: int, vector: np.ndarray) -> None:
         """Replace the encoding in a row of the segment by the solved vector (H,), float32."""
         self.vectors[row] = vector
-        self._ordered_vectors[self._position_of_row[row]] = vector
+        self._ordered_vectors[self._ordered_index_of_row[row]] = vector
 
     def vector_of_query(self, text: str) -> np.ndarray | None:
         """Return the vector (H,) float32 of a query that is a constraint, else None."""
@@ -287,11 +291,11 @@ class FusedSolver:
         """Return the vectors of some new documents, one document after the other.
 
         Args:
-            first: Position in `arrivals` of the first of these documents.
-            end: Position of the first document after them.
+            first: Index in `arrivals` of the first of these documents.
+            end: Index of the first document after them.
 
         Returns:
-            Vectors (r, H) float64, in the order of the arrivals, and the position (d,) in them at
+            Vectors (r, H) float64, in the order of the arrivals, and the index (d,) in them at
             which each document begins.
         """
         first_row, end_row = np.searchsorted(self.row_documents, [first, end]).tolist()
@@ -313,15 +317,15 @@ class _Batch:
 
     Attributes:
         solver: The solver of all new documents, to which the batch belongs.
-        numbers: For each document of the batch, its position in `FusedSolver.arrivals`.
+        arrival_indices: Index of each document of the batch in `FusedSolver.arrivals`.
         queries: The queries of all documents of the batch.
-        first_queries: Position in `queries` of each document's first query, followed by the number
-            of queries.
+        first_queries: Index in `queries` of each document's first query, followed by the number of
+            queries.
         owners: Document id of each query.
         batch_constraints: The queries of the batch as constraints. Their owner scores are set by
             `batch_as_segment_constraints`.
         constraints: All constraints, m in number, as described above.
-        first_batch_constraint: Position of the first query of the batch in `constraints`.
+        first_batch_constraint: Row of the first query of the batch in `constraints`.
         lengths: Norms of the constraints' vectors, shape (m,).
         prepared_constraints: The constraints of all documents before the batch, then those of the
             batch itself.
@@ -329,16 +333,16 @@ class _Batch:
             `prepared_constraints`. Empty without BM25.
     """
 
-    def __init__(self, solver: FusedSolver, numbers: Sequence[int]) -> None:
+    def __init__(self, solver: FusedSolver, arrival_indices: Sequence[int]) -> None:
         self.solver = solver
         self.score = solver.score
-        self.numbers = numbers
+        self.arrival_indices = arrival_indices
 
         texts: list[str] = []
         self.owners: list[str] = []
         self.first_queries = [0]
-        for number in numbers:
-            arrival = solver.arrivals[number]
+        for arrival_index in arrival_indices:
+            arrival = solver.arrivals[arrival_index]
             texts.extend(arrival.queries)
             self.owners.extend([arrival.document_id] * len(arrival.queries))
             self.first_queries.append(len(texts))
@@ -427,8 +431,9 @@ class _Batch:
         A chunk must be solved before the next one is requested, which scores its documents against
         the solved vectors.
         """
-        for start in range(0, len(self.numbers), CHUNK_DOCUMENTS):
-            yield _Chunk(self, start, min(start + CHUNK_DOCUMENTS, len(self.numbers)))
+        document_count = len(self.arrival_indices)
+        for start in range(0, document_count, CHUNK_DOCUMENTS):
+            yield _Chunk(self, start, min(start + CHUNK_DOCUMENTS, document_count))
 
     def batch_as_segment_constraints(self) -> SegmentConstraints:
         """Return the constraints that the solved batch adds for later batches.
@@ -446,32 +451,29 @@ class _Batch:
 
 
 class _Chunk:
-    """Documents of a batch whose queries are scored together, which is faster than one by one.
-
-    Method parameters called `position` are positions in the chunk. `numbers` maps a position in the
-    chunk to a position in `FusedSolver.arrivals`.
-    """
+    """Documents of a batch whose queries are scored together, which is faster than one by one."""
 
     def __init__(self, batch: _Batch, start: int, stop: int) -> None:
         """Score the queries of the documents from `start` to before `stop` of the batch.
 
         Args:
             batch: The batch, with all constraints.
-            start: Position in the batch of the chunk's first document.
-            stop: Position in the batch of the first document after the chunk.
+            start: Index in the batch of the chunk's first document.
+            stop: Index in the batch of the first document after the chunk.
         """
         self.solver = batch.solver
         self.score = batch.score
         self.constraints = batch.constraints
         self.batch = batch
-        self.numbers = batch.numbers[start:stop]
+        # `arrival_indices[position]` is the document at a position of the chunk.
+        self.arrival_indices = batch.arrival_indices[start:stop]
 
-        # The queries of the chunk's documents, and the number of each document's first query.
+        # The queries of the chunk's documents, and the index of each document's first query.
         first = batch.first_queries[start]
         end = batch.first_queries[stop]
         self.queries = batch.queries.part(first, end)
-        self.first_queries = [row - first for row in batch.first_queries[start : stop + 1]]
-        # Position of the chunk's first query among all constraints.
+        self.first_queries = [index - first for index in batch.first_queries[start : stop + 1]]
+        # Row of the chunk's first query among all constraints.
         self.first_constraint = batch.first_batch_constraint + first
 
         # The best older documents for each query, and the BM25 score of the query's own document.
@@ -481,19 +483,22 @@ class _Chunk:
         )
 
         # The row of each document in the segment. A solved document has only one.
-        self.rows = np.array([self._row_of(number) for number in self.numbers])
+        self.rows = np.array(
+            [self._row_of(arrival_index) for arrival_index in self.arrival_indices]
+        )
         # Documents before the chunk have their final vectors. So their products with all queries of
         # the chunk are computed together. `earlier_products` (q, d) has the best one of each.
-        vectors, starts = self.solver.vectors_of(0, self.numbers[0])
+        vectors, starts = self.solver.vectors_of(0, self.arrival_indices[0])
         products = rounded_row_dots(vectors, self.queries.vectors.astype(np.float64))
         self.earlier_products = _best_of_documents(products, starts)
         # Inner products (c, m) of the encodings of c documents with the queries of m constraints.
         self.prior_products = self.solver.vectors[self.rows] @ self.constraints.vectors.T
         self._score_words(first, end)
 
-    def _row_of(self, number: int) -> int:
+    def _row_of(self, arrival_index: int) -> int:
         """Return the segment's row with the vector of a new document, which has only one vector."""
-        (row,) = self.solver.ids.rows_of([self.solver.arrivals[number].document_id]).tolist()
+        arrival = self.solver.arrivals[arrival_index]
+        (row,) = self.solver.ids.rows_of([arrival.document_id]).tolist()
         return int(row)
 
     def _score_words(self, first: int, end: int) -> None:
@@ -504,13 +509,15 @@ class _Chunk:
         Without a BM25 component, all scores are 0.
 
         Args:
-            first: Position in `batch.queries` of the chunk's first query.
-            end: Position in `batch.queries` of the first query after the chunk.
+            first: Index in `batch.queries` of the chunk's first query.
+            end: Index in `batch.queries` of the first query after the chunk.
         """
         solver = self.solver
         shared_terms = self.batch.shared_terms
         self.bm25 = np.zeros((end - first, len(solver.arrivals)), np.float32)
-        self.constraint_bm25 = np.zeros((len(self.numbers), len(self.constraints)), np.float32)
+        self.constraint_bm25 = np.zeros(
+            (len(self.arrival_indices), len(self.constraints)), np.float32
+        )
         if not shared_terms:
             return
 
@@ -523,9 +530,12 @@ class _Chunk:
         self.constraint_bm25 = np.concatenate(constraint_scores, axis=1)
 
     def solve(self, position: int) -> SolvedDocument:
-        """Solve the vector of one document, and make its queries constraints of later documents."""
-        number = self.numbers[position]
-        arrival = self.solver.arrivals[number]
+        """Solve the vector of one document, and make its queries constraints of later documents.
+
+        Args:
+            position: Position of the document in the chunk.
+        """
+        arrival = self.solver.arrivals[self.arrival_indices[position]]
         row = self.rows[position]
         prior = self.solver.vectors[row].astype(np.float64)
 
@@ -544,8 +554,11 @@ class _Chunk:
 
         Two kinds of documents compete for a query: the best older documents, and all documents of
         the new segment that were added before this one.
+
+        Args:
+            position: Position of the document in the chunk.
         """
-        number = self.numbers[position]
+        arrival_index = self.arrival_indices[position]
         first = self.first_queries[position]
         end = self.first_queries[position + 1]
 
@@ -553,15 +566,16 @@ class _Chunk:
         rival_scores: list[np.ndarray] = []
         own_bm25_terms: list[float] = []
         highest_bm25: list[float] = []
-        for k in range(first, end):
-            older = self.competitors[k]
-            dense_terms = np.concatenate([older.dense, self._dense_terms(k, number)])
-            bm25 = np.concatenate([older.bm25, self.bm25[k, :number]])
+        for query_index in range(first, end):
+            older = self.competitors[query_index]
+            new_dense_terms = self._dense_terms(query_index, arrival_index)
+            dense_terms = np.concatenate([older.dense, new_dense_terms])
+            bm25 = np.concatenate([older.bm25, self.bm25[query_index, :arrival_index]])
 
             # BM25 indexes the query as words of the new document. This score leaves them out, since
             # the document would win by them alone. The fusion divides BM25 scores by the query's
             # largest one.
-            own_bm25 = float(self.own_bm25[k])
+            own_bm25 = float(self.own_bm25[query_index])
             highest = float(max(bm25.max(initial=0.0), own_bm25))
             fused_scores = self.score.fuse(dense_terms, bm25, highest)
             (own_bm25_term,) = self.score.fuse(np.zeros(1), np.array([own_bm25]), highest)
@@ -583,29 +597,29 @@ class _Chunk:
             dense_weight=self.score.dense_weight,
         )
 
-    def _dense_terms(self, k: int, number: int) -> np.ndarray:
+    def _dense_terms(self, query_index: int, arrival_index: int) -> np.ndarray:
         """Return what the encoder adds to the fused scores of the earlier new documents.
 
         A document may have several vectors. Only its best vector counts.
 
         Args:
-            k: Position of the query in the chunk.
-            number: Position in `arrivals` of the document that is solved. The documents before it
-                are scored.
+            query_index: Index of the query among the queries of the chunk.
+            arrival_index: Index in `arrivals` of the document that is solved. The documents before
+                it are scored.
 
         Returns:
-            The encoder's term of each fused score, shape (number,), float64.
+            The encoder's term of each fused score, shape (arrival_index,), float64.
         """
         # Only the vectors of documents in the chunk may have changed since the chunk was scored.
-        vectors, starts = self.solver.vectors_of(self.numbers[0], number)
-        query = self.queries.vectors[k].astype(np.float64)
+        vectors, starts = self.solver.vectors_of(self.arrival_indices[0], arrival_index)
+        query = self.queries.vectors[query_index].astype(np.float64)
         # Products are rounded to float32, because an index computes scores in float32.
         products = row_dots(vectors, query).astype(np.float32)
         best_products = np.concatenate(
-            [self.earlier_products[k], _best_of_documents(products, starts)]
+            [self.earlier_products[query_index], _best_of_documents(products, starts)]
         )
-        centred = best_products.astype(np.float64) - self.queries.means[k]
-        return self.score.dense_weight * centred / self.queries.deviations[k]
+        centred = best_products.astype(np.float64) - self.queries.means[query_index]
+        return self.score.dense_weight * centred / self.queries.deviations[query_index]
 
     def _constraint_limits(self, position: int, prior: np.ndarray) -> ConstraintLimits:
         """Compute the limits that all constraints set for the vector of one document.
@@ -625,9 +639,9 @@ class _Chunk:
         # Solved for the inner product z.v, this is z.v <= mean + (owner_score - bm25_term) * scale.
         scales = constraints.deviations / self.score.dense_weight
         max_products = constraints.means + (constraints.owner_scores - bm25_terms) * scales
-        number = self.numbers[position]
+        arrival = self.solver.arrivals[self.arrival_indices[position]]
         # The new document may win queries that it answers itself, so these get no limit.
-        for text in self.solver.arrivals[number].queries:
+        for text in arrival.queries:
             max_products[self.batch.rows_of_query(text)] = np.inf
         return ConstraintLimits(
             document_ids=constraints.document_ids,
@@ -668,15 +682,17 @@ class _Chunk:
         scores_before = self._own_scores(own, prior)
         scores_after = self._own_scores(own, solved_vector)
         queries: list[SolvedQuery] = []
-        for k, text in enumerate(own.texts):
-            rival_scores = own.rival_scores[k]
+        for query_index, text in enumerate(own.texts):
+            rival_scores = own.rival_scores[query_index]
+            score_before = scores_before[query_index]
+            score_after = scores_after[query_index]
             query = SolvedQuery(
                 text=text,
-                own_score=float(scores_after[k]),
-                highest_bm25=float(own.highest_bm25[k]),
-                rank_before=1 + int(np.count_nonzero(rival_scores > scores_before[k])),
-                rank_after=1 + int(np.count_nonzero(rival_scores > scores_after[k])),
-                limit=float(own.best_rivals[k] + self.solver.settings.gamma1),
+                own_score=float(score_after),
+                highest_bm25=float(own.highest_bm25[query_index]),
+                rank_before=1 + int(np.count_nonzero(rival_scores > score_before)),
+                rank_after=1 + int(np.count_nonzero(rival_scores > score_after)),
+                limit=float(own.best_rivals[query_index] + self.solver.settings.gamma1),
             )
             queries.append(query)
 
@@ -721,7 +737,7 @@ def _best_of_documents(products: np.ndarray, starts: np.ndarray) -> np.ndarray:
     Args:
         products: Products of the vectors of d documents, one document after the other, shape
             (..., r).
-        starts: Position at which each document begins, shape (d,).
+        starts: Index of the product at which each document begins, shape (d,).
 
     Returns:
         The largest products, shape (..., d).

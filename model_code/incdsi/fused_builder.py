@@ -222,8 +222,8 @@ class FusedIncDsiBuilder(GenerationBuilder):
         score = self._load_build(base)
         existing = [view for view in self._existing if view.documents]
         constraints = self._load_constraints(score)
-        solver = FusedSolver(score, self.settings, existing, constraints, segment)
-        solved = solver.solve(arrivals)
+        solver = FusedSolver(score, self.settings, existing, constraints, segment, arrivals)
+        solved = solver.solve()
 
         replace_vectors(score, segment, solver)
         SolvedDocuments({document.document_id: document for document in solved}).save(folder)
