@@ -4,9 +4,9 @@ Users usually search a fusion, a weighted sum of the scores of BM25 and an encod
 therefore solved for the fused score, not for the score of the encoder alone. For a query with
 vector q and a document with vector v_d, it is
 
-    s(q, d) = w_d (q.v_d - m) / v  +  w_b bm25(q, d) / max bm25(q)
+    s(q, d) = w_d (q.v_d - m) / sd  +  w_b bm25(q, d) / max bm25(q)
 
-    m, v      mean and standard deviation of the inner products of q with all vectors of the build
+    m, sd     mean and standard deviation of the inner products of q with all vectors of the build
     w_d, w_b  weights of the first dense component and of BM25; w_b is 0 without BM25
 
 The build is the set of documents that the retriever was built from. The score is affine in v_d.
@@ -60,7 +60,7 @@ class EncodedQueries:
         vectors: Vectors of the queries, shape (q, H), float32.
         terms: Terms of the queries for BM25. None if the retriever has no BM25 component.
         means: Mean inner product m of each query with the vectors of the build, shape (q,).
-        deviations: Standard deviation v of these inner products, shape (q,).
+        deviations: Standard deviation sd of these inner products, shape (q,).
     """
 
     texts: Sequence[str]
@@ -86,7 +86,7 @@ class Competitors:
     """The best documents for one query, which a new document has to outrank.
 
     Attributes:
-        dense: First term of the fused score of each of n documents, w_d (q.v_d - m) / v, shape
+        dense: First term of the fused score of each of n documents, w_d (q.v_d - m) / sd, shape
             (n,).
         bm25: BM25 score of each document, shape (n,).
         included_row: Position among the n of the document that the caller asked to include; see
@@ -176,7 +176,7 @@ class FusedScore:
 
     @cached_property
     def normalizer(self) -> ScoreNormalizer:
-        """Mean and covariance of the vectors of the build, from which m and v follow."""
+        """Mean and covariance of the vectors of the build, from which m and sd follow."""
         retriever: Any = self.base.retriever
         if self.dense_name is not None:
             normalizer: ScoreNormalizer = retriever.fusion.normalizers[self.dense_name]
@@ -211,7 +211,7 @@ class FusedScore:
         return EncodedQueries(texts, vectors, terms, means, deviations)
 
     def moments(self, vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the mean m and the deviation v of each query's inner products with the build.
+        """Return the mean m and the deviation sd of each query's inner products with the build.
 
         Each query is computed separately, so that its rounding does not depend on other queries.
 
@@ -333,7 +333,7 @@ class FusedScore:
             scores: Inner product of the query with each document's best vector, shape (n,).
 
         Returns:
-            The terms w_d (q.v_d - m) / v of the module docstring, shape (n,).
+            The terms w_d (q.v_d - m) / sd of the module docstring, shape (n,).
         """
         centred = scores.astype(np.float64) - queries.means[number]
         return self.dense_weight * centred / queries.deviations[number]

@@ -14,7 +14,7 @@ fused score of document d for query q is
 A term of this sum is the component's share of the score. The normalisation of a score s depends on
 the component:
 
-- dense: (s - m) / v, where m and v are the mean and the standard deviation of the query's inner
+- dense: (s - m) / sd, where m and sd are the mean and the standard deviation of the query's inner
   products with all vectors of the build. Both are computed from the vectors' mean and covariance.
 - components that match words (BM25, lexical): s divided by the score of the query's best document.
 - headline: as dense, over one vector per document.
