@@ -471,7 +471,7 @@ class _Chunk:
         # The queries of the chunk's documents, and the index of each document's first query.
         first = batch.first_queries[start]
         end = batch.first_queries[stop]
-        self.queries = batch.queries.part(first, end)
+        self.queries = batch.queries.select(first, end)
         self.first_queries = [index - first for index in batch.first_queries[start : stop + 1]]
         # Row of the chunk's first query among all constraints.
         self.first_constraint = batch.first_batch_constraint + first

@@ -19,7 +19,7 @@ does not depend on documents that are added later or together with it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -69,7 +69,7 @@ class EncodedQueries:
     means: np.ndarray
     deviations: np.ndarray
 
-    def part(self, start: int, stop: int) -> EncodedQueries:
+    def select(self, start: int, stop: int) -> EncodedQueries:
         """Return the queries from `start` to before `stop`."""
         terms = None if self.terms is None else self.terms[start:stop]
         return EncodedQueries(
@@ -296,24 +296,20 @@ class FusedScore:
 
         found: list[Competitors] = []
         for start in range(0, len(queries.texts), LOADED_QUERIES):
-            part = queries.part(start, start + LOADED_QUERIES)
-            if search.bm25 is not None and part.terms is not None:
-                search.bm25.load_terms(part.terms)
-
+            part = queries.select(start, start + LOADED_QUERIES)
             unions: list[np.ndarray] = []
             bm25_scores: list[np.ndarray] = []
-            for i in range(len(part.texts)):
+            for i, query in enumerate(_bm25_queries(part, search.bm25)):
                 rows = dense_rows[start + i]
                 if included_ids:
                     rows = np.append(rows, ids.rows_of([included_ids[start + i]]))
-                if search.bm25 is None or part.terms is None:
+                if search.bm25 is None or query is None:
                     unions.append(np.unique(rows))
                     bm25_scores.append(np.zeros(len(unions[i])))
-                    continue
-                # A query caches its score of every passage. The copy is dropped after its turn.
-                scores = search.bm25.score_rows(replace(part.terms[i], scores={}))
-                unions.append(np.union1d(rows, ids.best_rows(scores, CANDIDATES)))
-                bm25_scores.append(scores[unions[i]].astype(np.float64))
+                else:
+                    scores = search.bm25.score_rows(query)
+                    unions.append(np.union1d(rows, ids.best_rows(scores, CANDIDATES)))
+                    bm25_scores.append(scores[unions[i]].astype(np.float64))
 
             for i, dense_scores in enumerate(score_row_lists(index, part.vectors, unions)):
                 included_row = None
@@ -324,19 +320,21 @@ class FusedScore:
                 found.append(Competitors(dense_terms, bm25_scores[i], included_row))
         return found
 
-    def _dense_terms(self, queries: EncodedQueries, number: int, scores: np.ndarray) -> np.ndarray:
+    def _dense_terms(
+        self, queries: EncodedQueries, query_index: int, scores: np.ndarray
+    ) -> np.ndarray:
         """Return what the encoder adds to the fused scores of n documents for one of the queries.
 
         Args:
             queries: The queries.
-            number: Position of the query in `queries`.
+            query_index: Index of the query in `queries`.
             scores: Inner product of the query with each document's best vector, shape (n,).
 
         Returns:
             The terms w_d (q.v_d - m) / sd of the module docstring, shape (n,).
         """
-        centred = scores.astype(np.float64) - queries.means[number]
-        return self.dense_weight * centred / queries.deviations[number]
+        centred = scores.astype(np.float64) - queries.means[query_index]
+        return self.dense_weight * centred / queries.deviations[query_index]
 
     def _find_by_id(
         self, queries: EncodedQueries, search: ComponentSearch, included_ids: Sequence[str]
@@ -351,30 +349,23 @@ class FusedScore:
             search: Search of the segments.
             included_ids: One document id for each query, or none; see `competitors`.
         """
+        dense_rankings = search.dense.search_and_rerank(queries.vectors, CANDIDATES)
+
         # For each query, the ids of its competitors, ascending, and their BM25 scores.
         unions: list[list[str]] = []
         bm25_scores: list[np.ndarray] = []
-        rankings = search.dense.search_and_rerank(queries.vectors, CANDIDATES)
-        for i, ranking in enumerate(rankings):
-            documents = {document for document, _ in ranking}
+        for i, query in enumerate(_bm25_queries(queries, search.bm25)):
+            documents = {document for document, _ in dense_rankings[i]}
             if included_ids:
                 documents.add(included_ids[i])
-            if search.bm25 is None or queries.terms is None:
+            if search.bm25 is None or query is None:
                 unions.append(sorted(documents))
                 bm25_scores.append(np.zeros(len(documents)))
-                continue
-
-            # The terms of the next queries are loaded together, which is faster.
-            if i % LOADED_QUERIES == 0:
-                search.bm25.load_terms(queries.terms[i : i + LOADED_QUERIES])
-            # A BM25 query caches its score of every passage. So a copy of the query is searched,
-            # and the next round of the loop replaces it. The caches of all queries together would
-            # take too much memory.
-            query = replace(queries.terms[i], scores={})
-            (bm25_ranking,) = search.bm25.search_encoded([query], CANDIDATES)
-            documents.update(document for document, _ in bm25_ranking)
-            unions.append(sorted(documents))
-            bm25_scores.extend(search.bm25.score_encoded([query], [unions[i]]))
+            else:
+                (bm25_ranking,) = search.bm25.search_encoded([query], CANDIDATES)
+                documents.update(document for document, _ in bm25_ranking)
+                unions.append(sorted(documents))
+                bm25_scores.extend(search.bm25.score_encoded([query], [unions[i]]))
         dense_scores = search.dense.score_encoded(queries.vectors, unions)
 
         found: list[Competitors] = []
@@ -421,7 +412,7 @@ class FusedScore:
         # Terms are numbered in sorted order. So the terms of a query are always summed in the same
         # order, and the rounding of its scores does not depend on the other queries.
         terms = sorted({term for query in queries for term in query.terms})
-        numbers = {term: number for number, term in enumerate(terms)}
+        column_of_term = {term: column for column, term in enumerate(terms)}
 
         rows: list[int] = []
         columns: list[int] = []
@@ -429,10 +420,26 @@ class FusedScore:
         for row, query in enumerate(queries):
             for term, count in query.terms.items():
                 rows.append(row)
-                columns.append(numbers[term])
+                columns.append(column_of_term[term])
                 counts.append(count)
         shape = (len(queries), len(terms))
         return TermCounts(terms, sparse.csc_matrix((counts, (rows, columns)), shape, np.float64))
+
+
+def _bm25_queries(queries: EncodedQueries, bm25: Bm25Index | None) -> Iterator[Bm25Query | None]:
+    """Yield each query with its terms loaded, or None for each query if there is no BM25.
+
+    A BM25 query caches its score of every passage, and the caches of all queries together would
+    take too much memory. So copies are yielded, and the caller should keep only the current one.
+    """
+    for i in range(len(queries.texts)):
+        if bm25 is None or queries.terms is None:
+            yield None
+            continue
+        # The terms of the next queries are loaded together, which is faster.
+        if i % LOADED_QUERIES == 0:
+            bm25.load_terms(queries.terms[i : i + LOADED_QUERIES])
+        yield replace(queries.terms[i], scores={})
 
 
 def score_row_lists(
@@ -447,10 +454,10 @@ def score_row_lists(
     """
     width = max((len(rows) for rows in row_lists), default=0)
     padded = np.full((len(row_lists), width), -1, np.int64)
-    for number, rows in enumerate(row_lists):
-        padded[number, : len(rows)] = rows
+    for query_index, rows in enumerate(row_lists):
+        padded[query_index, : len(rows)] = rows
     scores = index.score_rows(queries, padded)
-    return [scores[number, : len(rows)] for number, rows in enumerate(row_lists)]
+    return [row_scores[: len(rows)] for row_scores, rows in zip(scores, row_lists, strict=True)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -471,16 +478,16 @@ class TermCounts:
 
     def match(self, passages: PassageWeights) -> SharedTerms:
         """Keep the terms that also occur in an index, with their weights in its passages."""
-        numbers: list[int] = []
-        columns: list[int] = []
-        for number, term in enumerate(self.terms):
-            column = passages.columns.get(term)
-            if column is not None:
-                numbers.append(number)
-                columns.append(column)
-        counts = self.counts[:, numbers].tocsr()
+        query_columns: list[int] = []
+        passage_columns: list[int] = []
+        for query_column, term in enumerate(self.terms):
+            passage_column = passages.columns.get(term)
+            if passage_column is not None:
+                query_columns.append(query_column)
+                passage_columns.append(passage_column)
+        counts = self.counts[:, query_columns].tocsr()
         counts.sort_indices()
-        return SharedTerms(counts, passages.weights[:, columns].tocsr())
+        return SharedTerms(counts, passages.weights[:, passage_columns].tocsr())
 
 
 @dataclass(frozen=True, eq=False)
