@@ -7,9 +7,11 @@ for an added document without training. `fused_builder` does this for encoders a
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from enum import StrEnum
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -202,33 +204,52 @@ def replay(
     """
     additions: dict[str, Added] = {}
     steps = state_steps(changes, documents, adder.state)
-    for kind, run in groupby(steps, key=_kind_of_step):
-        consecutive_steps: list[Any] = list(run)
-        if kind == "solve":
-            for addition in adder.add_batch(consecutive_steps):
+    for kind, consecutive_steps in groupby(steps, key=attrgetter("kind")):
+        document_ids: list[str] = []
+        new: list[NewDocument] = []
+        for step in consecutive_steps:
+            document_ids.append(step.document_id)
+            if step.document is not None:
+                new.append(step.document)
+
+        if kind == StepKind.SOLVE:
+            for addition in adder.add_batch(new):
                 additions[addition.id] = addition
-        elif kind == "keep encoding":
-            adder.append_encodings(consecutive_steps)
+        elif kind == StepKind.KEEP_ENCODING:
+            adder.append_encodings(new)
         else:
-            adder.delete(consecutive_steps)
-            for document_id in consecutive_steps:
+            adder.delete(document_ids)
+            for document_id in document_ids:
                 additions.pop(document_id, None)
     return additions
 
 
-def _kind_of_step(step: NewDocument | str) -> str:
-    """Return how a step changes the state: "solve", "keep encoding" or "delete"."""
-    if isinstance(step, str):
-        return "delete"
-    return "keep encoding" if step.keeps_encoding else "solve"
+class StepKind(StrEnum):
+    """How a step changes the state of an adder."""
+
+    SOLVE = "solve"
+    KEEP_ENCODING = "keep encoding"
+    DELETE = "delete"
+
+
+class StateStep(NamedTuple):
+    """A step by which a change affects the state of an adder.
+
+    Attributes:
+        kind: How the step changes the state.
+        document_id: Id of the document to add or delete.
+        document: The document to add. None for a deletion.
+    """
+
+    kind: StepKind
+    document_id: str
+    document: NewDocument | None = None
 
 
 def state_steps(
     changes: Sequence[Change], documents: Mapping[int, NewDocument], state: IncDsiState
-) -> Iterator[NewDocument | str]:
-    """Yield the steps by which changes affect the state: a document to add, or an id to delete.
-
-    The state holds the vectors and queries of documents, from which IncDSI solves new vectors.
+) -> Iterator[StateStep]:
+    """Yield the steps by which changes affect the state of an adder.
 
     An update is a deletion and an addition. The state holds only documents with one vector. So a
     document that now has several is deleted from it.
@@ -245,7 +266,8 @@ def state_steps(
         document = documents.get(number)
         was_present = is_present.get(document_id, document_id in state)
         if was_present:
-            yield document_id
+            yield StateStep(StepKind.DELETE, document_id)
         if document is not None:
-            yield document
+            kind = StepKind.KEEP_ENCODING if document.keeps_encoding else StepKind.SOLVE
+            yield StateStep(kind, document_id, document)
         is_present[document_id] = document is not None

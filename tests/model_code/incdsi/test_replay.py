@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from model_code.incdsi.adder import IncDsiAdder, NewDocument
-from model_code.incdsi.generation_builder import replay, state_steps
+from model_code.incdsi.generation_builder import StepKind, replay, state_steps
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.state import IncDsiState
 from model_code.text.documents import Change, Document, Remove
@@ -122,12 +122,13 @@ def test_replay_batches_consecutive_additions() -> None:
 
     found = list(state_steps(changes, new_documents, state))
 
-    # A string is the id of a document to delete.
-    assert found == [
+    assert [step.document for step in found] == [
         new_documents[0],
         new_documents[1],
-        "old 1",
+        None,
         new_documents[2],
-        "old 1",
-        "old 2",
+        None,
+        None,
     ]
+    deleted = [step.document_id for step in found if step.kind == StepKind.DELETE]
+    assert deleted == ["old 1", "old 1", "old 2"]
