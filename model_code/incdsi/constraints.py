@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from model_code.collection.segments.segment import LoadedSegment, SegmentView
-from model_code.collection.segments.solved import SolvedDocument, SolvedDocuments
+from model_code.collection.segments.solved import MAX_FOUND_RANK, SolvedDocument, SolvedDocuments
 from model_code.files import (
     MANIFEST,
     atomic_write,
@@ -47,9 +47,6 @@ from model_code.text.known_queries import normalize_query, resolve_queries
 # Largest number of known queries of the build that are scored to find constraints. More queries
 # take minutes, and each addition is tested against all constraints.
 MAX_BUILD_QUERIES = 20_000
-
-# A query finds its document if the document has at most this rank.
-FOUND_RANK = 10
 
 # Version of the format of a cache folder, the kind of folder in its manifest, and its files.
 FORMAT = 3
@@ -97,11 +94,7 @@ class Constraints:
 
     @classmethod
     def join(cls, parts: Sequence[Constraints]) -> Constraints:
-        """Concatenate constraints, in their order.
-
-        A constraint is a query that an older document is known to answer, and that a new document
-        must not win from it.
-        """
+        """Concatenate constraints, in their order."""
         document_ids: list[str] = []
         texts: list[str] = []
         for part in parts:
@@ -133,8 +126,6 @@ class Constraints:
 @dataclass(frozen=True, eq=False)
 class PreparedConstraints:
     """Constraints with data that is computed once and used for every new document.
-
-    A constraint is a known query of an older document that a new document must not win.
 
     Attributes:
         constraints: The m constraints.
@@ -191,9 +182,8 @@ class PreparedConstraints:
     def find_live(self, view: SegmentView) -> np.ndarray:
         """Return which constraints still apply, shape (m,), bool.
 
-        A constraint is a query that an older document is known to answer, and that a new document
-        must not win from it. It ends if its document is removed. It also ends if its query is no
-        longer a known query of the document, because it was forgotten or got thumbs down.
+        A constraint ends if its document is removed. It also ends if its query is no longer a known
+        query of the document, because it was forgotten or got thumbs down.
 
         Args:
             view: The segment of the constraints, with its removed documents and changed queries.
@@ -336,8 +326,7 @@ def find_constraints(
 ) -> Constraints:
     """Return the known queries of the build that find their documents, as constraints.
 
-    A query finds its document if the fusion ranks it among the first `FOUND_RANK`. New documents
-    must not outrank the document for this query.
+    A query finds its document if the fusion ranks it among the first `MAX_FOUND_RANK`.
 
     Args:
         score: Fused score, with the base segment that holds the documents of the build.
@@ -360,7 +349,7 @@ def find_constraints(
     owner_bm25 = score.bm25_without(score.base_bm25, queries, owners)
     for row in range(len(owners)):
         result = score_owner(score, competitors[row], float(owner_bm25[row]))
-        if result.rank <= FOUND_RANK:
+        if result.rank <= MAX_FOUND_RANK:
             found.append(row)
             owner_scores.append(result.score)
             highest_scores.append(result.highest_bm25)
@@ -428,7 +417,7 @@ def document_constraints(score: FusedScore, document: SolvedDocument) -> Constra
 
     These are the queries that the document was solved for and that find it.
     """
-    rows = [row for row, query in enumerate(document.queries) if query.rank_after <= FOUND_RANK]
+    rows = [row for row, query in enumerate(document.queries) if query.rank_after <= MAX_FOUND_RANK]
     queries = [document.queries[row] for row in rows]
     vectors = np.array(document.vectors[rows], np.float32)
     means, deviations = score.moments(vectors)

@@ -43,16 +43,19 @@ from functools import cached_property
 import numpy as np
 
 from model_code.collection.segments.segment import LoadedSegment, SegmentView
-from model_code.collection.segments.solved import Member, SolvedDocument, SolvedQuery
+from model_code.collection.segments.solved import (
+    MAX_FOUND_RANK,
+    Member,
+    SolvedDocument,
+    SolvedQuery,
+)
 from model_code.drift.statuses import Status
 from model_code.incdsi.constraints import (
-    FOUND_RANK,
     Constraints,
     PreparedConstraints,
     SegmentConstraints,
 )
 from model_code.incdsi.fused_scores import (
-    MIN_HIGHEST_BM25,
     FusedScore,
     PassageWeights,
     SharedTerms,
@@ -66,6 +69,7 @@ from model_code.incdsi.rows import (
 )
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.solver import BOUND_ENLARGEMENT, HingeProblem, minimize_problem
+from model_code.retrieval.bm25_index import MIN_HIGHEST_SCORE
 from model_code.text.known_queries import normalize_query
 
 # Number of documents whose queries are scored together. It bounds the memory of the scores.
@@ -228,11 +232,10 @@ class FusedSolver:
         self.settings = settings
         self.search = score.search_over(existing)
         self.segment_constraints = list(segment_constraints)
-        self.view = SegmentView(segment)
         index = score.dense_of(segment).index
         self.ids = index.ids
         self.vectors = np.array(index.vectors, np.float32)
-        self.bm25 = score.bm25_over([self.view])
+        self.bm25 = score.bm25_over([SegmentView(segment)])
         self.passage_weights = None if self.bm25 is None else PassageWeights(self.bm25)
 
         self.arrivals = arrivals
@@ -631,7 +634,7 @@ class _Chunk:
         constraints = self.constraints
         bm25 = self.constraint_bm25[position].astype(np.float64)
         highest = np.maximum(constraints.highest_bm25, bm25)
-        bm25_terms = self.score.bm25_weight * bm25 / np.maximum(highest, MIN_HIGHEST_BM25)
+        bm25_terms = self.score.bm25_weight * bm25 / np.maximum(highest, MIN_HIGHEST_SCORE)
 
         # The fused score of the new document for the query z of a constraint must not exceed the
         # owner score of the constraint:
@@ -726,7 +729,7 @@ class _Chunk:
         """Make the queries that find a solved document constraints of the documents after it."""
         first = self.first_constraint + self.first_queries[position]
         for offset, query in enumerate(solved.queries):
-            if query.rank_after <= FOUND_RANK:
+            if query.rank_after <= MAX_FOUND_RANK:
                 self.constraints.owner_scores[first + offset] = query.own_score
                 self.constraints.highest_bm25[first + offset] = query.highest_bm25
 

@@ -171,11 +171,7 @@ class FusedIncDsiBuilder(GenerationBuilder):
         return words.limits
 
     def _solved_queries(self, segment: LoadedSegment) -> SolvedQueries:
-        """Return the queries that the documents of a segment are solved for, read once.
-
-        A segment is an immutable index of some documents. The vector of a solved document was
-        computed so that these queries find it.
-        """
+        """Return the queries that the documents of a segment are solved for, read once."""
         if segment not in self._solved:
             self._solved[segment] = SolvedQueries.read(segment)
         return self._solved[segment]
@@ -276,11 +272,7 @@ class FusedIncDsiBuilder(GenerationBuilder):
         return self._score
 
     def _load_constraints(self, score: FusedScore) -> list[SegmentConstraints]:
-        """Return the constraints of each older segment.
-
-        A constraint is a query that a document of the segment is known to answer. A new document
-        must not rank above this document for it.
-        """
+        """Return the constraints of each older segment."""
         segment_constraints: list[SegmentConstraints] = []
         for view in self._existing:
             segment = view.segment

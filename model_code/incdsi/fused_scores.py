@@ -28,7 +28,7 @@ import numpy as np
 
 from model_code.collection.segments.segment import BaseSegment, LoadedSegment, SegmentView
 from model_code.retrieval.bm25 import Bm25Retriever
-from model_code.retrieval.bm25_index import Bm25Index, Bm25Query
+from model_code.retrieval.bm25_index import MIN_HIGHEST_SCORE, Bm25Index, Bm25Query
 from model_code.retrieval.dense import DenseRetriever
 from model_code.retrieval.dense_index import DenseIndex
 from model_code.retrieval.fused import MIN_VARIANCE, FusedRetriever, ScoreNormalizer
@@ -46,9 +46,6 @@ CANDIDATES = 30
 # usual one. The cache must hold the common terms and those of the loaded queries.
 LOADED_QUERIES = 64
 CACHE_FACTOR = 2
-
-# Lower limit of the largest BM25 score of a query, which is a divisor. Without a match it is 0.
-MIN_HIGHEST_BM25 = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -383,7 +380,7 @@ class FusedScore:
             bm25: BM25 scores of the documents, (n,).
             highest: Largest BM25 score of any document for the query.
         """
-        return dense + self.bm25_weight * bm25 / max(highest, MIN_HIGHEST_BM25)
+        return dense + self.bm25_weight * bm25 / max(highest, MIN_HIGHEST_SCORE)
 
     def bm25_without(
         self, index: Bm25Index | None, queries: EncodedQueries, document_ids: Sequence[str]

@@ -162,10 +162,7 @@ class IncDsiGenerationBuilder(GenerationBuilder):
         text: TextRules,
         refine: Refine | None,
     ) -> LoadedSegment:
-        """Write a segment, an index of new documents, with the records of its refined documents.
-
-        A refined document has a vector that IncDSI solved.
-        """
+        """Write a segment with the records of its refined documents."""
         segment = write_segment(folder, base, puts, text, refine)
         self._refined.save(folder)
         return segment

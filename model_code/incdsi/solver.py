@@ -240,10 +240,7 @@ class Rivals:
     def seeds(self) -> np.ndarray:
         """Return the rows of the existing documents with the best scores for the new query.
 
-        A document with a high score for the query of the new document resembles the new document.
-        So the new document may easily win the query of this older document, which is what the
-        constraint of the older document forbids. The solver therefore considers the constraints of
-        these documents first.
+        Such documents resemble the new one, so their constraints are likely to be violated.
 
         Returns:
             Up to `SEED_MEMBERS` rows, ascending.
@@ -319,16 +316,11 @@ class AdditionObjective:
         return self.state.own_scores.view[rows] - self.margin
 
     def suspects(self, scan: ScanPass, vector: np.ndarray) -> np.ndarray:
-        """Return the older documents that might lose their query to a vector v of the new document.
+        """Return the rows whose constraint a vector may violate, by the bound of the module.
 
-        An older document has a query z, for which it scores s itself. It keeps this query if the
-        new document scores z.v <= s - margin. Computing z.v for all documents would be slow.
-        However, their scores z.u with an earlier vector u are known, and they bound the new scores:
+        The known score z.u with an earlier vector u bounds the score with the vector v:
 
             z.v  =  z.u + z.(v - u)  <=  z.u + |z| |v - u|
-
-        If this bound is at most s - margin, the document is proven to keep its query. All other
-        documents are suspects, and are returned.
 
         Args:
             scan: The known scores z.u, and the vector u.
@@ -415,15 +407,12 @@ class Solution:
     Attributes:
         vector: The vector (H,) float64 that minimises the objective.
         members: Rows of the documents whose constraints the solver considered in the end, sorted.
-        passes: Number of times that all queries of older documents were scored for this document
-            alone.
         suspects: All rows whose constraint the vector may violate, and all members, sorted. The
             vector is proven to meet all other constraints.
     """
 
     vector: np.ndarray
     members: np.ndarray
-    passes: int
     suspects: np.ndarray
 
 
@@ -442,22 +431,15 @@ class Start:
 
 
 def solve(objective: AdditionObjective, start: Start) -> Solution:
-    """Compute the vector of a new document: the one that minimises the objective.
-
-    The objective has a constraint for each older document, which should keep its query. Only few of
-    them matter. So the minimum is first computed with the constraints of few documents, called the
-    members. As long as the result violates the constraints of other documents, these become members
-    and the minimum is computed again.
+    """Compute the vector that minimises the objective, by the working set of the module docstring.
 
     Args:
         objective: Objective of the new document.
-        start: The first members. It may also hold a scan, which tells which constraints of other
-            documents a vector near the vector of the scan may violate. The start affects the
-            computing time, but not the result.
+        start: The first members, and optionally a pass. The start affects the computing time, but
+            not the result.
     """
     members = start.members
     scan = start.scan
-    passes = 0
     vector = None if scan is None else scan.vector
     while True:
         problem = objective.problem(members)
@@ -469,7 +451,6 @@ def solve(objective: AdditionObjective, start: Start) -> Solution:
         suspects = None if scan is None else objective.suspects(scan, vector)
         if suspects is None or too_many_suspects(suspects, objective):
             scan = objective.state.queries.scan(vector[None])[0]
-            passes += 1
             suspects = objective.suspects(scan, vector)
 
         others = difference(suspects, members)
@@ -477,7 +458,7 @@ def solve(objective: AdditionObjective, start: Start) -> Solution:
         if not len(violated):
             # All other constraints are met, so this is also the minimum with all constraints.
             vector = _canonical_vector(objective, problem, members, vector, multipliers)
-            return Solution(vector, members, passes, sorted_union(members, others))
+            return Solution(vector, members, sorted_union(members, others))
 
         worst = violated[: max(MEMBERS_PER_ROUND, len(members))]
         members = sorted_union(members, worst)
@@ -486,17 +467,13 @@ def solve(objective: AdditionObjective, start: Start) -> Solution:
 def minimize_problem(
     problem: HingeProblem, near: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Find the vector v (H,) that minimises a sum of m hinges, exactly.
+    """Find the vector v (H,) that solves a problem with m hinges, exactly.
 
-    A hinge is a squared violation, max(0, a.v - c)^2, of a limit c on the score a.v. The problem is
-
-        minimise  sum_i w_i max(0, a_i.v - c_i)^2 + lambda2 |v - v0|^2
-
-    The dual form of this problem has m unknowns, one multiplier per hinge, while v has H. So the
-    dual form is solved if m <= H. Otherwise Newton's method finds v directly.
+    The dual form of the problem has m unknowns, while v has H. So the dual form is solved if
+    m <= H. Otherwise Newton's method finds v directly.
 
     Args:
-        problem: Problem to solve, with the rows a_i, limits c_i, weights w_i and prior v0.
+        problem: Problem to solve.
         near: Vector (H,) at which Newton's method starts. None starts at the prior.
 
     Returns:

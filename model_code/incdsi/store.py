@@ -87,12 +87,10 @@ def constraint_texts(title: str, text: str, spans: int) -> list[str]:
 def representatives(segment: LoadedSegment, spans: int, folder: Path) -> dict[str, np.ndarray]:
     """Return the representative query of each document of a segment, computed or from a cache.
 
-    It is the mean vector of texts that should find the document.
-
     Documents with several vectors are left out, because IncDSI does not handle them.
 
     Args:
-        segment: An open segment, an immutable index of some documents.
+        segment: An open segment.
         spans: Largest number of spans of each document; see `constraint_texts`.
         folder: Folder of the caches.
 
@@ -124,8 +122,6 @@ def representatives(segment: LoadedSegment, spans: int, folder: Path) -> dict[st
 def cache_folder(manifest: Mapping[str, Any], spans: int, folder: Path) -> Path:
     """Return the folder that caches the representative queries of a segment.
 
-    The representative query of a document is the mean vector of texts that should find it.
-
     Its name contains a hash of the documents, the text rules, the encoder and `spans`. So a change
     of any of them leads to another folder, and the cache is never out of date.
 
@@ -147,8 +143,7 @@ def cache_folder(manifest: Mapping[str, Any], spans: int, folder: Path) -> Path:
 def _write_cache(cache: Path, segment: LoadedSegment, ids: Sequence[str], spans: int) -> None:
     """Compute the representative query of each document, and write them to a cache folder.
 
-    A representative query is the mean vector of texts that should find the document. It is cached
-    because encoding the texts of a large segment takes long.
+    They are cached because encoding the texts of a large segment takes long.
 
     Args:
         cache: Folder to write. Only a folder with a manifest, which is written last, is complete.
@@ -350,9 +345,6 @@ def require_one_vector(base: LoadedSegment) -> None:
 def load_state(searcher: Searcher, spans: int, folder: Path) -> IncDsiState:
     """Return the state from which IncDSI solves vectors: the live documents of a generation.
 
-    It holds the vectors V of the documents, and their representative queries Z: the mean vectors of
-    texts that should find them.
-
     Documents with several vectors are left out. The unit of margins is the deviation of scores in
     the base segment, so that it stays the same while documents are added. If a document was added
     while `additions.refine` was off, its representative query leaves out its known queries.
@@ -368,9 +360,7 @@ def load_state(searcher: Searcher, spans: int, folder: Path) -> IncDsiState:
     unit: float | None = None
     for view in searcher.views:
         index = view.segment.dense.index
-        # IncDSI handles only documents with a single vector, and only these are in `z_by_id`. `v`
-        # and `z` have a row for each of them: the vector that finds the document in a search, and
-        # its representative query, the mean vector of texts that should find it.
+        # `v` and `z` have a row for each document with one vector.
         z_by_id = representatives(view.segment, spans, folder)
         row_of_id = {document_id: row for row, document_id in enumerate(index.document_ids)}
         v = index.vectors[[row_of_id[document_id] for document_id in z_by_id]]

@@ -71,7 +71,7 @@ DEFAULT_SETTINGS = Bm25Settings()
 LAST_CHARACTER = "\U0010ffff"
 # Number of completions of an unfinished word that an explanation names.
 MAX_NAMED_COMPLETIONS = 3
-# Lower limit of a query's highest possible score. It avoids a division by 0.
+# Lower limit of the highest score of a query, which is a divisor. Without a match it is 0.
 MIN_HIGHEST_SCORE = 1e-9
 # Weight of the completions of a typed last word that is itself a term of the index.
 FINISHED_WORD_FACTOR = 0.5

@@ -19,6 +19,9 @@ from model_code.files import atomic_write, read_json, write_json
 SOLVED = "solved.json"
 QUERY_VECTORS = "solved.npy"
 
+# A query finds its document if the document has at most this rank.
+MAX_FOUND_RANK = 10
+
 
 @dataclass(frozen=True)
 class SolvedQuery:
@@ -182,7 +185,7 @@ class SolvedSummary:
     old_outranked_after: int = 0
 
     @classmethod
-    def of(cls, documents: Sequence[SolvedDocument], k: int = 10) -> SolvedSummary:
+    def of(cls, documents: Sequence[SolvedDocument], k: int = MAX_FOUND_RANK) -> SolvedSummary:
         """Count the queries of solved documents.
 
         Args:
