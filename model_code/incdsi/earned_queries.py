@@ -48,17 +48,17 @@ class SolvedQueries:
         with_earned_queries: set[str] = set()
         for document_id, solved in SolvedDocuments.load(segment.folder).documents.items():
             hashes[document_id] = frozenset(query_hash(query.text) for query in solved.queries)
-            brought: set[str] = set()
+            row_hashes: set[str] = set()
             for query in segment.known_queries.get(document_id, ()):
                 if query.source == QuerySource.ROW:
-                    brought.add(query_hash(query.text))
-            if not hashes[document_id] <= brought:
+                    row_hashes.add(query_hash(query.text))
+            if not hashes[document_id] <= row_hashes:
                 with_earned_queries.add(document_id)
         return cls(hashes, frozenset(with_earned_queries))
 
 
 @dataclass(frozen=True)
-class SolverState:
+class DocumentQueries:
     """The queries of a document with one vector, before feedback is taken into account.
 
     Attributes:
@@ -83,9 +83,6 @@ def find_documents_to_solve(
 ) -> dict[str, frozenset[str]]:
     """Find the documents whose vectors must be solved again for other queries.
 
-    IncDSI solves the vector of a document so that given queries find it. Feedback that arrives
-    later can change these queries.
-
     Args:
         searcher: Searcher of the current generation, without the pending changes.
         feedback: Evidence from thumbs, by document id. Queries that may not be known are left out.
@@ -109,21 +106,22 @@ def find_documents_to_solve(
             break
         change = pending.get(document_id)
         if isinstance(change, Document):
-            state = _state_after(searcher, change)
+            queries = _queries_after_change(searcher, change)
         elif isinstance(change, Remove):
-            state = None
+            queries = None
         else:
-            state = _present_state(searcher, document_id, solved_queries)
-        if state is None:
+            queries = _current_queries(searcher, document_id, solved_queries)
+        if queries is None:
             continue
-        evidence = [*state.evidence, *feedback.get(document_id, ())]
-        queries = queries_to_solve_for(evidence, limits, state.is_of_build)
-        if queries != state.solved_for:
-            found[document_id] = queries
+
+        evidence = [*queries.evidence, *feedback.get(document_id, ())]
+        hashes = select_queries_to_solve(evidence, limits, queries.is_of_build)
+        if hashes != queries.solved_for:
+            found[document_id] = hashes
     return found
 
 
-def _state_after(searcher: Searcher, document: Document) -> SolverState | None:
+def _queries_after_change(searcher: Searcher, document: Document) -> DocumentQueries | None:
     """Return the queries that a document will have after a pending change puts it.
 
     None if the document will have several vectors, so that it cannot be solved.
@@ -132,16 +130,16 @@ def _state_after(searcher: Searcher, document: Document) -> SolverState | None:
     passages = searcher.generation.text.passages(document.title, document.text)
     if len(passages) != 1 or base.dense.index.vectors_per_passage != 1:
         return None
-    brought = drop_held_out(queries_of_row(document), base.build_queries.held_out)
-    evidence = [*brought, *base.judged_queries(document.document_id)]
-    return SolverState(evidence, frozenset(query_hash(query.text) for query in brought))
+    row_queries = drop_held_out(queries_of_row(document), base.build_queries.held_out)
+    evidence = [*row_queries, *base.judged_queries(document.document_id)]
+    return DocumentQueries(evidence, frozenset(query_hash(query.text) for query in row_queries))
 
 
-def _present_state(
+def _current_queries(
     searcher: Searcher,
     document_id: str,
     solved_queries: Callable[[LoadedSegment], SolvedQueries],
-) -> SolverState | None:
+) -> DocumentQueries | None:
     """Return the queries that a document has in the current generation of the index.
 
     None if the document is removed, or has several vectors, so that it cannot be solved.
@@ -154,12 +152,12 @@ def _present_state(
     queries = view.segment.known_queries.get(document_id, ())
     evidence = drop_held_out(queries, base.build_queries.held_out)
     if view.segment is base:
-        return SolverState(evidence, is_of_build=True)
+        return DocumentQueries(evidence, is_of_build=True)
     solved_for = solved_queries(view.segment).hashes.get(document_id, frozenset())
-    return SolverState(evidence, solved_for)
+    return DocumentQueries(evidence, solved_for)
 
 
-def queries_to_solve_for(
+def select_queries_to_solve(
     evidence: Sequence[KnownQuery], limits: KnownQueryLimits, is_of_build: bool = False
 ) -> frozenset[str]:
     """Select the queries that the vector of a document should be solved for.
@@ -183,24 +181,24 @@ def queries_to_solve_for(
     for query in evidence:
         if query.weight > 0:
             sources.setdefault(query_hash(query.text), set()).add(query.source)
-    known = {query_hash(query.text) for query in resolve_queries(evidence)}
-    selected = {query_hash(query.text) for query in select_queries(evidence, limits)}
+    known_hashes = {query_hash(query.text) for query in resolve_queries(evidence)}
+    selected_hashes = {query_hash(query.text) for query in select_queries(evidence, limits)}
 
-    brought: set[str] = set()
-    judged: set[str] = set()
-    earned: set[str] = set()
-    for text_hash in known:
+    row_hashes: set[str] = set()
+    judged_hashes: set[str] = set()
+    earned_hashes: set[str] = set()
+    for text_hash in known_hashes:
         if QuerySource.ROW in sources[text_hash]:
-            brought.add(text_hash)
-        elif text_hash in selected and QuerySource.QRELS in sources[text_hash]:
-            judged.add(text_hash)
-        elif text_hash in selected:
-            earned.add(text_hash)
-    if earned:
-        return frozenset(brought | judged | earned)
+            row_hashes.add(text_hash)
+        elif text_hash in selected_hashes and QuerySource.QRELS in sources[text_hash]:
+            judged_hashes.add(text_hash)
+        elif text_hash in selected_hashes:
+            earned_hashes.add(text_hash)
+    if earned_hashes:
+        return frozenset(row_hashes | judged_hashes | earned_hashes)
     if is_of_build:
         return frozenset()
-    return frozenset(brought)
+    return frozenset(row_hashes)
 
 
 def has_one_vector(segment: LoadedSegment, document_id: str) -> bool:
@@ -218,9 +216,9 @@ def select_by_hash(texts: Sequence[str], hashes: Collection[str]) -> list[str]:
     >>> select_by_hash(["sort a list", "Sort a list?", "cut"], {query_hash("sort a list")})
     ['sort a list']
     """
-    chosen: dict[str, str] = {}
+    text_of_hash: dict[str, str] = {}
     for text in texts:
         text_hash = query_hash(text)
         if text_hash in hashes:
-            chosen.setdefault(text_hash, text)
-    return list(chosen.values())
+            text_of_hash.setdefault(text_hash, text)
+    return list(text_of_hash.values())

@@ -39,19 +39,20 @@ class IncDsiSettings(Settings):
         1e-5,
         gt=0,
         description="Weight of the squared distance to the document's encoding. 1e-10 to 1e-3 "
-        "only pick the nearest vector that meets all constraints; 0.1 to 10 keep the vector close.",
+        "give the vector nearest to the encoding among those that meet all constraints; "
+        "0.1 to 10 keep the vector close.",
     )
 
 
 class LearnedAdditionSettings(IncDsiSettings):
-    """How vectors are added to learned document vectors (DSI): by the problem of the paper."""
+    """Settings of additions to a DSI retriever, which solve the problem of the IncDSI paper."""
 
     spans: int = Field(
         4,
         ge=0,
-        description="Number of parts of a document's text, in addition to title and first "
-        "sentence, that stand for its queries if it has none. Later documents stay below it for "
-        "them.",
+        description="Number of parts of the text that represent the queries of a document without "
+        "known queries, besides its title and first sentence. A later document may not outrank "
+        "it for them.",
     )
 
 

@@ -14,7 +14,7 @@ from model_code.collection.index.live_index import LiveIndex, collect_changes
 from model_code.collection.ledger.events import EventKind, Feedback, Opinion
 from model_code.collection.ledger.states import Event
 from model_code.corpus.known_queries import KNOWN_QUERIES, CorpusQueries, query_hash
-from model_code.incdsi.earned_queries import queries_to_solve_for
+from model_code.incdsi.earned_queries import select_queries_to_solve
 from model_code.project import Project
 from model_code.text.documents import Document
 from model_code.text.known_queries import KnownQuery, KnownQueryLimits, QuerySource
@@ -363,8 +363,8 @@ def test_judged_queries_count_beside_earned_ones_only() -> None:
     earned = evidence("order rows", QuerySource.FEEDBACK)
     limits = KnownQueryLimits()
 
-    assert queries_to_solve_for([judged], limits) == frozenset()
-    assert queries_to_solve_for([judged, earned], limits) == {
+    assert select_queries_to_solve([judged], limits) == frozenset()
+    assert select_queries_to_solve([judged, earned], limits) == {
         query_hash("sort a list"),
         query_hash("order rows"),
     }
@@ -375,5 +375,5 @@ def test_build_keeps_encodings_without_new_queries() -> None:
     thumb = evidence("Sort a list", QuerySource.FEEDBACK)
     limits = KnownQueryLimits()
 
-    assert queries_to_solve_for([row, thumb], limits, is_of_build=True) == frozenset()
-    assert queries_to_solve_for([row, thumb], limits) == {query_hash("sort a list")}
+    assert select_queries_to_solve([row, thumb], limits, is_of_build=True) == frozenset()
+    assert select_queries_to_solve([row, thumb], limits) == {query_hash("sort a list")}
