@@ -24,7 +24,7 @@ import numpy as np
 
 from benchmarks.measurement import row
 from model_code.incdsi.adder import Added, IncDsiAdder, NewDocument, mean_query
-from model_code.incdsi.rows import row_dots
+from model_code.incdsi.scanned_rows import row_dots
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.solver import HingeProblem
 from model_code.incdsi.state import IncDsiState

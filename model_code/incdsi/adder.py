@@ -14,7 +14,7 @@ import numpy as np
 
 from model_code.drift.statuses import Status
 from model_code.errors import FreshetError
-from model_code.incdsi.rows import difference, sorted_union
+from model_code.incdsi.scanned_rows import difference, sorted_union
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.solver import (
     MEMBERS_PER_ROUND,

@@ -40,7 +40,7 @@ from model_code.files import (
     write_manifest,
 )
 from model_code.incdsi.fused_scores import Competitors, FusedScore, TermCounts
-from model_code.incdsi.rows import row_norms
+from model_code.incdsi.scanned_rows import row_norms
 from model_code.project import file_lock
 from model_code.text.known_queries import normalize_query, resolve_queries
 

@@ -47,8 +47,8 @@ from model_code.incdsi.earned_queries import (
     has_one_vector,
     select_by_hash,
 )
-from model_code.incdsi.fused import Arrival, FusedSolver
 from model_code.incdsi.fused_scores import FusedScore
+from model_code.incdsi.fused_solver import Arrival, FusedSolver
 from model_code.incdsi.settings import AdditionSettings
 from model_code.retrieval.dense_index import EXACT_SETTINGS, DenseIndex
 from model_code.retrieval.fused import FusedRetriever

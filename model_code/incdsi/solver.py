@@ -53,7 +53,7 @@ import numpy as np
 from scipy.linalg import lapack, qr, solve_triangular
 from scipy.optimize import nnls
 
-from model_code.incdsi.rows import (
+from model_code.incdsi.scanned_rows import (
     ScanPass,
     difference,
     row_dots,

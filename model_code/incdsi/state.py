@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from model_code.errors import FreshetError
-from model_code.incdsi.rows import (
+from model_code.incdsi.scanned_rows import (
     GrowingRows,
     ScannedRows,
     float32_error,

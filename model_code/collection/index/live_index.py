@@ -956,9 +956,9 @@ def _make_builder(project: Project, retriever: str, opened: Generation | None) -
     if generation is None:
         generation = GenerationStore(project.live, retriever).current()
     if learns_documents(generation):
-        from model_code.incdsi.generation_builder import IncDsiGenerationBuilder
+        from model_code.incdsi.dsi_builder import DsiIncDsiBuilder
 
-        return IncDsiGenerationBuilder(project.live, retriever, settings.learned, folder)
+        return DsiIncDsiBuilder(project.live, retriever, settings.learned, folder)
 
     from model_code.incdsi.fused_builder import FusedIncDsiBuilder
 

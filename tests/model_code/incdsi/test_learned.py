@@ -15,7 +15,7 @@ import pytest
 from model_code.collection.generations.generation import Generation
 from model_code.collection.generations.refinements import refinement_statuses
 from model_code.dsi.settings import DocumentVectorSettings
-from model_code.incdsi.generation_builder import IncDsiGenerationBuilder
+from model_code.incdsi.dsi_builder import DsiIncDsiBuilder
 from model_code.incdsi.settings import LearnedAdditionSettings
 from model_code.incdsi.state import IncDsiState
 from model_code.incdsi.store import load_state
@@ -56,21 +56,21 @@ def roots(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return folders
 
 
-def apply_history(root: Path, history: list[list[Change]]) -> IncDsiGenerationBuilder:
+def apply_history(root: Path, history: list[list[Change]]) -> DsiIncDsiBuilder:
     """Apply the changes of a history, group by group."""
-    builder = IncDsiGenerationBuilder(root / "live", "dsi", ADDITIONS, root / "additions")
+    builder = DsiIncDsiBuilder(root / "live", "dsi", ADDITIONS, root / "additions")
     for number, changes in enumerate(history, start=1):
         builder.apply(changes, up_to(number), {})
     return builder
 
 
-def state_of(builder: IncDsiGenerationBuilder) -> IncDsiState:
+def state_of(builder: DsiIncDsiBuilder) -> IncDsiState:
     """Load IncDSI's state of the current generation."""
     return load_state(builder.searcher, ADDITIONS.spans, builder.folder)
 
 
 @pytest.fixture(scope="module")
-def added(roots: list[Path]) -> IncDsiGenerationBuilder:
+def added(roots: list[Path]) -> DsiIncDsiBuilder:
     """The builder of a collection after HISTORY."""
     return apply_history(roots[0], HISTORY)
 
@@ -82,13 +82,13 @@ def assert_equal_states(first: IncDsiState, second: IncDsiState) -> None:
     np.testing.assert_array_equal(first.queries.view, second.queries.view)
 
 
-def test_replay_gives_the_same_state(added: IncDsiGenerationBuilder, roots: list[Path]) -> None:
+def test_replay_gives_the_same_state(added: DsiIncDsiBuilder, roots: list[Path]) -> None:
     replayed = apply_history(roots[1], HISTORY)
 
     assert_equal_states(state_of(added), state_of(replayed))
 
 
-def test_state_holds_the_remaining_documents(added: IncDsiGenerationBuilder) -> None:
+def test_state_holds_the_remaining_documents(added: DsiIncDsiBuilder) -> None:
     ids = state_of(added).ids
 
     assert ids[-2:] == ["new", "d05"]
@@ -96,7 +96,7 @@ def test_state_holds_the_remaining_documents(added: IncDsiGenerationBuilder) -> 
     assert "d03" not in ids
 
 
-def test_old_documents_keep_trained_representatives(added: IncDsiGenerationBuilder) -> None:
+def test_old_documents_keep_trained_representatives(added: DsiIncDsiBuilder) -> None:
     state = state_of(added)
     base = added.searcher.base.retriever
     trained_ids = state.ids[:-2]
@@ -108,7 +108,7 @@ def test_old_documents_keep_trained_representatives(added: IncDsiGenerationBuild
         np.testing.assert_array_equal(query, base.representatives[trained_row])
 
 
-def test_new_document_is_represented_by_its_known_queries(added: IncDsiGenerationBuilder) -> None:
+def test_new_document_is_represented_by_its_known_queries(added: DsiIncDsiBuilder) -> None:
     state = state_of(added)
     encoder = added.searcher.base.retriever.encoder
 
@@ -117,7 +117,7 @@ def test_new_document_is_represented_by_its_known_queries(added: IncDsiGeneratio
     np.testing.assert_allclose(query, encoder.encode(["ask1 ask7"])[0], atol=1e-5)
 
 
-def test_document_without_known_queries_keeps_its_encoding(added: IncDsiGenerationBuilder) -> None:
+def test_document_without_known_queries_keeps_its_encoding(added: DsiIncDsiBuilder) -> None:
     state = state_of(added)
     retriever = added.searcher.base.retriever
     parts = ["ask1 ask2.", "ask3 ask4 ask5 ask6"]
@@ -132,7 +132,7 @@ def test_document_without_known_queries_keeps_its_encoding(added: IncDsiGenerati
     np.testing.assert_allclose(state.queries.view[row], mean, atol=1e-5)
 
 
-def test_added_documents_have_a_status(added: IncDsiGenerationBuilder) -> None:
+def test_added_documents_have_a_status(added: DsiIncDsiBuilder) -> None:
     statuses = refinement_statuses(added.searcher.generation)
 
     assert statuses.keys() == {"new", "d05"}
@@ -140,7 +140,7 @@ def test_added_documents_have_a_status(added: IncDsiGenerationBuilder) -> None:
     assert statuses["d05"] == "NOT_REFINED"
 
 
-def test_learned_representatives_need_no_cache(added: IncDsiGenerationBuilder) -> None:
+def test_learned_representatives_need_no_cache(added: DsiIncDsiBuilder) -> None:
     state_of(added)
 
     assert not added.folder.exists()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from model_code.incdsi.adder import IncDsiAdder, NewDocument
-from model_code.incdsi.generation_builder import StepKind, replay, state_steps
+from model_code.incdsi.dsi_builder import StepKind, replay, state_steps
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.state import IncDsiState
 from model_code.text.documents import Change, Document, Remove

@@ -14,7 +14,7 @@ import pytest
 from scipy.optimize import lsq_linear, minimize
 
 from model_code.incdsi.adder import Added, IncDsiAdder, NewDocument, mean_query
-from model_code.incdsi.rows import ScannedRows, ScanPass
+from model_code.incdsi.scanned_rows import ScannedRows, ScanPass
 from model_code.incdsi.settings import IncDsiSettings
 from model_code.incdsi.solver import (
     AdditionObjective,

@@ -11,8 +11,8 @@ from copy import deepcopy
 import numpy as np
 import pytest
 
-from model_code.incdsi import rows as rows_module
-from model_code.incdsi.rows import (
+from model_code.incdsi import scanned_rows
+from model_code.incdsi.scanned_rows import (
     MAX_COPY_ERROR,
     GrowingRows,
     Int8Rows,
@@ -45,7 +45,7 @@ def delete_from_list(rows: list[list[float]], deleted: list[int]) -> list[list[f
 
 @pytest.mark.parametrize("chunk", [3, 8192])
 def test_rounded_products_equal_row_dots(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows_module, "CHUNK_ROWS", chunk)
+    monkeypatch.setattr(scanned_rows, "CHUNK_ROWS", chunk)
     random = np.random.default_rng(0)
     rows = random.normal(size=(50, 384))
     vectors = random.normal(size=(20, 384))
@@ -74,7 +74,7 @@ def test_few_products_are_computed_again(monkeypatch: pytest.MonkeyPatch) -> Non
         counts.append(len(left))
         return row_dots(left, right)
 
-    monkeypatch.setattr(rows_module, "row_dots", count)
+    monkeypatch.setattr(scanned_rows, "row_dots", count)
     rounded_row_dots(rows, vectors)
 
     # `row_norms` computes 500 products.
@@ -204,8 +204,8 @@ def test_sets_of_rows_equal_those_of_numpy(sizes: tuple[int, int], seed: int) ->
 @pytest.fixture
 def _copy_early(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the coarse copy of the rows before the third scan."""
-    monkeypatch.setattr(rows_module, "MIN_COPIED_NUMBERS", 1)
-    monkeypatch.setattr(rows_module, "SCANS_BEFORE_COPY", 2)
+    monkeypatch.setattr(scanned_rows, "MIN_COPIED_NUMBERS", 1)
+    monkeypatch.setattr(scanned_rows, "SCANS_BEFORE_COPY", 2)
 
 
 @pytest.mark.usefixtures("_copy_early")
@@ -297,7 +297,7 @@ def test_row_statistics_do_not_depend_on_chunk_size(
 ) -> None:
     state, _ = make_collection(60, 0, width=33)
 
-    monkeypatch.setattr(rows_module, "CHUNK_ROWS", 7)
+    monkeypatch.setattr(scanned_rows, "CHUNK_ROWS", 7)
     in_small_chunks = IncDsiState(state.vectors.view, state.queries.view, state.ids)
 
     np.testing.assert_array_equal(in_small_chunks.own_scores.view, state.own_scores.view)
@@ -306,6 +306,6 @@ def test_row_statistics_do_not_depend_on_chunk_size(
 def test_score_of_one_row_equals_that_of_many() -> None:
     state, _ = make_collection(60, 0, width=33)
 
-    score = rows_module.row_dots(state.queries.view[31:32], state.vectors.view[31])
+    score = scanned_rows.row_dots(state.queries.view[31:32], state.vectors.view[31])
 
     np.testing.assert_array_equal(score, state.own_scores.view[31:32])

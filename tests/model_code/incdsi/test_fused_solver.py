@@ -33,15 +33,15 @@ from model_code.encoding.token_signs import TokenSigns, pack_signs
 from model_code.files import deferred_fsync
 from model_code.incdsi import constraints
 from model_code.incdsi.constraints import Constraints, PreparedConstraints, limit_queries
-from model_code.incdsi.fused import (
+from model_code.incdsi.fused_builder import FusedIncDsiBuilder, replace_vectors
+from model_code.incdsi.fused_scores import FusedScore
+from model_code.incdsi.fused_solver import (
     ConstraintLimits,
     FusedSolver,
     OwnQueries,
     make_problem,
     minimize,
 )
-from model_code.incdsi.fused_builder import FusedIncDsiBuilder, replace_vectors
-from model_code.incdsi.fused_scores import FusedScore
 from model_code.incdsi.settings import AdditionSettings
 from model_code.retrieval import bm25
 from model_code.retrieval.bm25_known import KnownWords
@@ -221,7 +221,7 @@ def test_documents_per_chunk_change_no_bit(
 ) -> None:
     whole = Path(shutil.copytree(live, live.with_name("whole")))
     apply_in_groups(whole, [6])
-    monkeypatch.setattr("model_code.incdsi.fused.CHUNK_DOCUMENTS", documents)
+    monkeypatch.setattr("model_code.incdsi.fused_solver.CHUNK_DOCUMENTS", documents)
 
     apply_in_groups(live, [6])
 
@@ -233,7 +233,7 @@ def test_documents_per_chunk_change_no_bit(
 def test_earlier_documents_are_scored_once_per_chunk(
     live: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("model_code.incdsi.fused.CHUNK_DOCUMENTS", 10)
+    monkeypatch.setattr("model_code.incdsi.fused_solver.CHUNK_DOCUMENTS", 10)
     read: list[int] = []
     vectors_of = FusedSolver.vectors_of
 

@@ -60,7 +60,7 @@ from model_code.incdsi.fused_scores import (
     PassageWeights,
     SharedTerms,
 )
-from model_code.incdsi.rows import (
+from model_code.incdsi.scanned_rows import (
     float32_error,
     rounded_row_dots,
     row_dots,

@@ -21,7 +21,7 @@ from model_code.collection.generations.refinements import refinement_statuses
 from model_code.collection.generations.searcher import Searcher
 from model_code.errors import FreshetError, SettingsError
 from model_code.incdsi.adder import IncDsiAdder, NewDocument
-from model_code.incdsi.generation_builder import IncDsiGenerationBuilder
+from model_code.incdsi.dsi_builder import DsiIncDsiBuilder
 from model_code.incdsi.settings import LearnedAdditionSettings
 from model_code.incdsi.state import IncDsiState
 from model_code.incdsi.store import QUERIES, load_state
@@ -107,9 +107,9 @@ def copy_collection(live: Path, target: Path) -> Path:
 
 def make_builder(
     live: Path, settings: LearnedAdditionSettings = SETTINGS, cache: str = "additions"
-) -> IncDsiGenerationBuilder:
+) -> DsiIncDsiBuilder:
     """Make a builder whose cache is a folder beside the live collection."""
-    return IncDsiGenerationBuilder(live, "r", settings, live.with_name(cache))
+    return DsiIncDsiBuilder(live, "r", settings, live.with_name(cache))
 
 
 def state_of(live: Path) -> IncDsiState:

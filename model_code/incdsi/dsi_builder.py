@@ -40,7 +40,7 @@ from model_code.text.documents import Change, Document
 from model_code.text.passages import TextRules
 
 
-class IncDsiGenerationBuilder(GenerationBuilder):
+class DsiIncDsiBuilder(GenerationBuilder):
     """A `GenerationBuilder` that replaces the encodings of added documents by IncDSI's vectors.
 
     With equal settings, equal changes in equal order give equal vectors. The grouping of the
