@@ -45,7 +45,7 @@ TEXT_TESTS = "tests/model_code/text/test_known_queries.py"
 CORPUS_TESTS = "tests/model_code/corpus/test_known_queries.py"
 LIVE_TESTS = "tests/model_code/collection/generations/test_known_queries.py"
 WORD_TESTS = "tests/model_code/retrieval/test_known_words.py"
-FUSED_TESTS = "tests/model_code/incdsi/test_fused.py"
+FUSED_TESTS = "tests/model_code/incdsi/test_fused_solver.py"
 ROUTE_TESTS = "tests/orchestration/service/test_document_routes.py"
 FUSION_TESTS = "tests/model_code/stages/test_fusion.py"
 
@@ -190,43 +190,43 @@ MUTANTS = (
     ),
     Mutant(
         "solver-counts-own-query",
-        "model_code/incdsi/fused.py",
-        "own_bm25 = float(self.own_bm25[k])",
-        "own_bm25 = float(self.bm25[k, number])",
+        "model_code/incdsi/fused_solver.py",
+        "own_bm25 = float(self.own_bm25[query_index])",
+        "own_bm25 = float(self.bm25[query_index, arrival_index])",
         (f"{FUSED_TESTS}::test_document_does_not_win_its_query_by_the_words_of_the_query",),
     ),
     Mutant(
         "margin-with-wrong-sign",
-        "model_code/incdsi/fused.py",
+        "model_code/incdsi/fused_solver.py",
         "own_limits = -(own.best_rivals + settings.gamma1)",
         "own_limits = -(own.best_rivals - settings.gamma1)",
         (f"{FUSED_TESTS}::test_problem_is_in_units_of_the_fused_score",),
     ),
     Mutant(
         "own-words-not-in-limit",
-        "model_code/incdsi/fused.py",
-        " + own.shares - own.means / own_scales",
+        "model_code/incdsi/fused_solver.py",
+        " + own.bm25_terms - own.means / own_scales",
         " - own.means / own_scales",
         (f"{FUSED_TESTS}::test_problem_is_in_units_of_the_fused_score",),
     ),
     Mutant(
         "words-not-in-constraint",
-        "model_code/incdsi/fused.py",
-        "(constraints.own_scores - shares) * scales",
-        "constraints.own_scores * scales",
+        "model_code/incdsi/fused_solver.py",
+        "(constraints.owner_scores - bm25_terms) * scales",
+        "constraints.owner_scores * scales",
         (f"{FUSED_TESTS}::test_limit_of_a_constraint_counts_words_of_the_new_document",),
     ),
     Mutant(
         "encoding-is-not-the-prior",
-        "model_code/incdsi/fused.py",
+        "model_code/incdsi/fused_solver.py",
         "prior=prior,\n        lambda2=settings.lambda2,",
         "prior=np.zeros_like(prior),\n        lambda2=settings.lambda2,",
         (f"{FUSED_TESTS}::test_problem_is_in_units_of_the_fused_score",),
     ),
     Mutant(
         "common-query-is-constraint",
-        "model_code/incdsi/fused.py",
-        "limits[self.batch.rows_of_query(text)] = np.inf",
+        "model_code/incdsi/fused_solver.py",
+        "max_products[self.batch.rows_of_query(text)] = np.inf",
         "self.batch.rows_of_query(text)",
         (f"{FUSED_TESTS}::test_a_query_of_both_documents_is_no_constraint",),
     ),

@@ -298,8 +298,8 @@ def test_competitors_by_row_equal_those_by_id(
         expected_pairs = zip(expected.dense.tolist(), expected.bm25.tolist(), strict=True)
         assert sorted(pairs) == sorted(expected_pairs)
         assert (found.included_row is None) == (not included_ids)
-        if found.included_row is not None and expected.own is not None:
-            assert found.dense[found.included_row] == expected.dense[expected.own]
+        if found.included_row is not None and expected.included_row is not None:
+            assert found.dense[found.included_row] == expected.dense[expected.included_row]
 
 
 def test_own_query_is_left_out_of_the_words(live: Path, tmp_path: Path) -> None:
@@ -386,7 +386,7 @@ def test_limit_of_a_constraint_counts_words_of_the_new_document(live: Path) -> N
     dense = score.dense_weight * (member.limit - queries.means) / queries.deviations
     (fused,) = score.fuse(dense, np.array([bm25]), highest)
 
-    assert fused == pytest.approx(known.own_scores[row])
+    assert fused == pytest.approx(known.owner_scores[row])
 
 
 def test_old_documents_keep_more_queries_with_more_weight(live: Path) -> None:
