@@ -86,6 +86,11 @@ MAX_CACHED_BYTES_PER_PASSAGE = 256
 # took 1.6 times as long.
 MIN_CACHED_BYTES = 2**24
 
+# Largest number of postings of a term whose weights are computed together with those of others.
+# The postings of all these terms are sorted, which takes longer than to compute a term with more
+# postings alone.
+MAX_LOADED_POSTINGS = 1024
+
 # Number of scores, over all queries of a call, up to which queries keep them (512 MiB). A search,
 # the scores of candidates and the best passage need the same scores. An evaluation of thousands of
 # queries over a large index would fill the memory with them, so it computes them again.
@@ -779,16 +784,29 @@ class Bm25Index(Retriever[list[Bm25Query]]):
         """Compute the weights of the terms of queries at once, and cache them.
 
         It does not change a score. Searches compute the weights of each term when it is needed,
-        which takes longer for many queries with rare terms.
+        which takes longer for many queries with rare terms. Terms with many postings are left to
+        the searches, because the postings of all terms are sorted here.
         """
         terms = {term for query in queries for term in query.terms}
         missing = sorted(term for term in terms if self._cached_weights.get(term) is None)
+        if self.reference is not None:
+            # The numbers of passages are cached, also for the terms that are not loaded here.
+            self.reference.count_passages(missing)
+        missing = [term for term in missing if self._count_postings(term) <= MAX_LOADED_POSTINGS]
         columns, rows, weights = self._weights_of_postings(missing)
         # Position of each term's first posting, then the number of postings.
         starts = np.searchsorted(columns, np.arange(len(missing) + 1)).tolist()
         for number, term in enumerate(missing):
             postings = slice(starts[number], starts[number + 1])
             self._cached_weights.put(term, self._pack_weights(rows[postings], weights[postings]))
+
+    def _count_postings(self, term: str) -> int:
+        """Return the number of passages whose texts contain a term, with removed passages."""
+        count = 0
+        for segment in self.segments:
+            postings = segment.postings(term)
+            count += postings.stop - postings.start
+        return count
 
     def _weights_of_postings(
         self, terms: Sequence[str]

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model_code.errors import SettingsError
+from model_code.retrieval import bm25_index
 from model_code.retrieval.bm25 import Bm25Retriever, build_folders, open_folders
 from model_code.retrieval.bm25_index import Bm25Index
 from model_code.retrieval.bm25_known import KnownWords
@@ -311,7 +312,11 @@ def test_pairs_are_scored_as_one_by_one(tmp_path: Path) -> None:
     assert scores[0] > 0
 
 
-def test_loaded_terms_give_the_same_scores(tmp_path: Path) -> None:
+@pytest.mark.parametrize("most_postings", [0, 2, 1000])
+def test_loaded_terms_give_the_same_scores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_postings: int
+) -> None:
+    monkeypatch.setattr(bm25_index, "MAX_LOADED_POSTINGS", most_postings)
     index = joined_index(tmp_path)
     loaded = joined_index(tmp_path / "loaded")
     queries = loaded.encode_queries(["sort a table", "load file zebra", "row"])
