@@ -247,8 +247,8 @@ MUTANTS = (
     Mutant(
         "vectors-solved-for-judging-queries",
         "model_code/incdsi/fused_builder.py",
-        "known = drop_held_out(queries_of_row(document), base.build_queries.held_out)",
-        "known = queries_of_row(document)",
+        "drop_held_out(queries_of_row(document), ",
+        "drop_held_out(queries_of_row(document), frozenset() & ",
         (f"{FUSED_TESTS}::test_queries_that_judge_are_never_solved_for",),
     ),
     Mutant(
