@@ -45,7 +45,9 @@ def generation(tmp_path: Path) -> Generation:
 def test_page_shows_effect_of_incdsi(generation: Generation) -> None:
     metadata = refinement_metadata(generation, None)
 
-    assert metadata.pop("IncDSI").startswith("IncDSI refined 2 documents: 2 of their 3 queries")
+    assert metadata.pop("IncDSI").startswith(
+        "IncDSI refined 2 documents. Queries that find their document: 2 of 3"
+    )
     assert metadata == {
         "refined": 2,
         "queries": 3,

@@ -205,16 +205,17 @@ class SolvedSummary:
     def sentence(self) -> str:
         """Return how many queries find their documents before and after IncDSI, as sentences.
 
-        >>> SolvedSummary(2, 5, 3, 5, 0, 1).sentence().split(". ")[0]
-        'IncDSI refined 2 documents: 5 of their 5 queries find them, 3 before'
+        >>> print(SolvedSummary(2, 5, 3, 5, 0, 1).sentence().replace(". ", ".\\n"))
+        IncDSI refined 2 documents.
+        Queries that find their document: 5 of 5 (before: 3).
+        Known queries of older documents that find a refined document first: 1 (before: 0).
         """
-        documents = "1 document" if self.documents == 1 else f"{self.documents} documents"
-        outranked = self.old_outranked_after
-        known = "1 known query" if outranked == 1 else f"{outranked} known queries"
+        documents = "1 document" if self.documents == 1 else f"{self.documents:,} documents"
         return (
-            f"IncDSI refined {documents}: {self.answered_after} of their {self.queries} queries "
-            f"find them, {self.answered_before} before. They outrank {known} of older documents, "
-            f"{self.old_outranked_before} before."
+            f"IncDSI refined {documents}. Queries that find their document: "
+            f"{self.answered_after:,} of {self.queries:,} (before: {self.answered_before:,}). "
+            "Known queries of older documents that find a refined document first: "
+            f"{self.old_outranked_after:,} (before: {self.old_outranked_before:,})."
         )
 
 

@@ -121,7 +121,7 @@ def test_report_of_a_change_counts_refined_documents(own: Project) -> None:
     assert report.refined is not None
     assert report.refined.documents == 1
     assert report.refined.queries == 1
-    assert "IncDSI refined 1 document:" in str(report)
+    assert "IncDSI refined 1 document." in str(report)
 
 
 def test_report_is_silent_without_queries(own: Project) -> None:
