@@ -14,14 +14,25 @@ from assets.stage_assets import LOCK_KEY, AssetPage, ProjectResource, stage_asse
 from model_code.files import read_json
 from model_code.stages.stage import Stage
 
+# Number of queries on the page of the corpus.
+SHOWN_QUERIES = 5
+
 
 def preview_corpus(folder: Path) -> Preview:
-    """Show the first documents, queries and quarantined rows."""
+    """Show the first documents, queries and quarantined rows.
+
+    Queries that users of the search typed are left out.
+    """
+    from model_code.corpus.tables import read_public_queries
+
+    queries = read_public_queries(folder)[["query_id", "text", "split"]].head(SHOWN_QUERIES)
+    # JSON has no NaN, which pandas may have in place of a missing split.
+    queries = queries.astype(object).where(queries.notna(), None)
     return {
         "first documents": first_rows(
             folder / "documents.parquet", ["document_id", "title", "text"]
         ),
-        "first queries": first_rows(folder / "queries.parquet", ["query_id", "text", "split"]),
+        "first queries": table(queries.to_dict("records")),
         "first quarantined rows": first_rows(
             folder / "quarantine.parquet", ["location", "table", "reason", "detail"]
         ),

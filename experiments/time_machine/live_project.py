@@ -279,7 +279,8 @@ def _evaluate_live(workspace: Project, live: Searcher, folder: Path) -> None:
     solved with them. It is evaluated without that knowledge, which a new build does not have.
     """
     with TemporaryDirectory() as encodings:
-        segments = judging_segments(live, judging_queries(workspace), Path(encodings))
+        held_out = judging_queries(workspace)
+        segments = judging_segments(live, held_out, Path(encodings), with_feedback=False)
         evaluate_segments(workspace, FUSION, segments, folder)
 
 

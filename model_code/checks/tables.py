@@ -12,6 +12,7 @@ from pandera.errors import SchemaError, SchemaErrors
 
 from model_code.checks.rules import require
 from model_code.corpus.known_queries import JUDGING_SPLITS, CorpusQueries, query_hash
+from model_code.corpus.rows import FROM_FEEDBACK
 from model_code.corpus.settings import SPLITS
 from model_code.corpus.tables import COLUMNS, NULLABLE, OPTIONAL
 from model_code.errors import FreshetError
@@ -65,6 +66,7 @@ COLUMN_CHECKS = {
     ),
     ("qrels", "relevance"): pa.Check.ge(1),
     ("qrels", "split"): pa.Check.isin(SPLITS),
+    ("qrels", "origin"): pa.Check.isin((FROM_FEEDBACK,)),
     ("quarantine", "table"): pa.Check.isin(("documents", "queries", "qrels")),
     ("quarantine", "reason"): HAS_TEXT,
     ("pseudo_queries", "text"): HAS_TEXT,

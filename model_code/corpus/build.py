@@ -24,7 +24,7 @@ from model_code.corpus.leaks import count_leaks
 from model_code.corpus.qrels import Qrels, QrelTargets, admit_qrels
 from model_code.corpus.quarantine import Quarantine
 from model_code.corpus.reading_notes import refusal_note
-from model_code.corpus.rows import Row, RowError
+from model_code.corpus.rows import FROM_FEEDBACK, Row, RowError
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.base import Source
 from model_code.corpus.sources.folder import FolderSource, list_unread_files
@@ -140,14 +140,15 @@ def _collect_known_queries(
 ) -> CorpusQueries:
     """Return the queries that documents are known to answer, from training qrels and from rows.
 
-    A pair that was judged not relevant gets the grade 0, which is evidence against the query.
+    A pair that was judged not relevant gets the grade 0, which is evidence against the query. Pairs
+    from feedback are trained on, but their queries are not known: users of the search typed them.
     """
     texts = {query.query_id: query.text for query in queries}
     grades = dict(qrels.pairs)
     for query_id, document_ids in qrels.judged_not_relevant.items():
         for document_id in document_ids:
             grades[query_id, document_id] = 0
-    return collect_known_queries(documents, texts, qrels.splits, grades)
+    return collect_known_queries(documents, texts, qrels.splits, grades, qrels.from_feedback)
 
 
 def _query_check(max_characters: int) -> Callable[[Row], SourceQuery]:
@@ -197,12 +198,14 @@ def _make_tables(
 
     qrel_rows = []
     for (query_id, document_id), relevance in qrels.pairs.items():
+        origin = FROM_FEEDBACK if (query_id, document_id) in qrels.from_feedback else None
         qrel_rows.append(
             {
                 "query_id": query_id,
                 "document_id": document_id,
                 "relevance": relevance,
                 "split": qrels.splits[query_id],
+                "origin": origin,
             }
         )
 

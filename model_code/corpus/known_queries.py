@@ -8,8 +8,9 @@ queries are recognised by their normalised text, whatever their id is and wherev
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +38,21 @@ class CorpusQueries:
             Several entries may be about the same query and document. `resolve_queries` adds up
             their weights later.
         held_out: Hashes of all queries of dev, gate and test; see `query_hash`.
+        trained_feedback: Document id and hash of each query that a document was trained for
+            because of feedback alone. Users of the search typed these queries. They are not known
+            to the build: the live collection reads them from its feedback, as long as it is there.
     """
 
     queries: tuple[KnownQuery, ...] = ()
     held_out: frozenset[str] = field(default_factory=frozenset)
+    trained_feedback: frozenset[tuple[str, str]] = field(default_factory=frozenset)
 
     def save(self, path: Path) -> None:
         """Write a JSON file. Equal known queries give equal bytes."""
         rows = [query_row(query) for query in sorted(self.queries, key=query_row)]
-        content = {"held_out": sorted(self.held_out), "queries": rows}
+        content: dict[str, Any] = {"held_out": sorted(self.held_out), "queries": rows}
+        if self.trained_feedback:
+            content["trained_feedback"] = sorted(self.trained_feedback)
         write_json(path, content, lines=False)
 
     @classmethod
@@ -53,7 +60,12 @@ class CorpusQueries:
         """Read what `save` wrote."""
         content = read_json(path)
         queries = tuple(query_from_row(row) for row in content["queries"])
-        return cls(queries, frozenset(content["held_out"]))
+        trained = content.get("trained_feedback", ())
+        return cls(
+            queries,
+            frozenset(content["held_out"]),
+            frozenset((document_id, text_hash) for document_id, text_hash in trained),
+        )
 
     @classmethod
     def of_corpus(cls, folder: Path) -> CorpusQueries:
@@ -73,6 +85,12 @@ class CorpusQueries:
     def by_document(self) -> dict[str, list[KnownQuery]]:
         """Return the evidence of each document, by document id."""
         return by_document(self.queries)
+
+    @cached_property
+    def trained_hashes(self) -> frozenset[str]:
+        """Hashes of the queries that retrievers of this corpus train on; see `query_hash`."""
+        known = {query_hash(query.text) for query in self.queries}
+        return frozenset(known.union(text_hash for _, text_hash in self.trained_feedback))
 
 
 def query_hash(text: str) -> str:
@@ -95,6 +113,7 @@ def collect_known_queries(
     texts: Mapping[str, str],
     splits: Mapping[str, str],
     grades: Mapping[tuple[str, str], int],
+    from_feedback: Collection[tuple[str, str]] = frozenset(),
 ) -> CorpusQueries:
     """Collect the known queries of a corpus: queries that a document is known to answer.
 
@@ -107,6 +126,7 @@ def collect_known_queries(
         splits: Split of each judged query, by query id.
         grades: Grade of each judged pair of query id and document id; 0 or less is evidence
             against the query.
+        from_feedback: Judged pairs that come from feedback alone. They give no evidence.
 
     Returns:
         The evidence from training qrels and rows, without held-out queries.
@@ -117,16 +137,23 @@ def collect_known_queries(
             held_out.add(query_hash(texts[query_id]))
 
     evidence: list[KnownQuery] = []
+    trained_feedback: set[tuple[str, str]] = set()
     for (query_id, document_id), grade in grades.items():
         # A query without a split is not evaluated, so its judgements may become known as well.
-        if splits.get(query_id, TRAINING_SPLIT) == TRAINING_SPLIT:
+        if splits.get(query_id, TRAINING_SPLIT) != TRAINING_SPLIT:
+            continue
+        if (query_id, document_id) in from_feedback:
+            if grade > 0:
+                trained_feedback.add((document_id, query_hash(texts[query_id])))
+        else:
             # A negative weight is evidence against the query, however low the grade is.
             weight = grade if grade > 0 else -1
             evidence.append(KnownQuery(document_id, texts[query_id], QuerySource.QRELS, weight))
     for document in documents:
         evidence.extend(queries_of_row(document))
     hashes = frozenset(held_out)
-    return CorpusQueries(tuple(drop_held_out(evidence, hashes)), hashes)
+    known = tuple(drop_held_out(evidence, hashes))
+    return CorpusQueries(known, hashes, frozenset(trained_feedback))
 
 
 def queries_of_row(document: Document) -> list[KnownQuery]:

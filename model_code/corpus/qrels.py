@@ -12,7 +12,7 @@ from typing import Any
 
 from model_code.corpus.cleaning import read_id
 from model_code.corpus.quarantine import Quarantine
-from model_code.corpus.rows import RefusedRow, Row, RowError
+from model_code.corpus.rows import FROM_FEEDBACK, ORIGIN, RefusedRow, Row, RowError
 from model_code.corpus.settings import SPLITS, QuerySplitSettings
 from model_code.corpus.splits import key_documents, split_queries
 
@@ -31,6 +31,7 @@ class Judgement:
         document_id: Id of the document, or of the document that it was merged into.
         relevance: Grade; 0 or less means that the document is not relevant.
         split: Split that the source gives, if any.
+        from_feedback: Whether the judgement comes from feedback of users of the search.
     """
 
     row: Row
@@ -38,6 +39,12 @@ class Judgement:
     document_id: str
     relevance: int
     split: str | None
+    from_feedback: bool = False
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        """Id of the query and id of the document."""
+        return self.query_id, self.document_id
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,8 @@ class Qrels:
         judged_not_relevant: Ids of the documents that were judged not relevant, by query id.
         repeated: Number of accepted rows that repeat the pair of an earlier row.
         outside_limit: Number of accepted rows of documents that `corpus.limit` left out.
+        from_feedback: The judged pairs, relevant or not, whose grade comes from feedback alone.
+            They are trained on, and users of the search typed their queries.
     """
 
     pairs: dict[tuple[str, str], int]
@@ -59,6 +68,7 @@ class Qrels:
     repeated: int
     outside_limit: int
     judged_not_relevant: dict[str, list[str]]
+    from_feedback: frozenset[tuple[str, str]] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -106,7 +116,7 @@ def admit_qrels(
     pairs: dict[tuple[str, str], int] = {}
     source_splits: dict[str, str | None] = {}
     for judgement in admitted:
-        pair = (judgement.query_id, judgement.document_id)
+        pair = judgement.pair
         pairs[pair] = max(judgement.relevance, pairs.get(pair, 0))
         source_splits[judgement.query_id] = judgement.split
 
@@ -117,6 +127,7 @@ def admit_qrels(
         repeated=len(admitted) - len(pairs),
         outside_limit=len(judgements) - len(inside_limit),
         judged_not_relevant=_judged_not_relevant(inside_limit, pairs),
+        from_feedback=_pairs_from_feedback(inside_limit, pairs),
     )
 
 
@@ -130,10 +141,26 @@ def _judged_not_relevant(
     judged_queries = {query_id for query_id, _ in relevant_pairs}
     documents: dict[str, set[str]] = {}
     for judgement in judgements:
-        pair = (judgement.query_id, judgement.document_id)
-        if judgement.query_id in judged_queries and pair not in relevant_pairs:
+        if judgement.query_id in judged_queries and judgement.pair not in relevant_pairs:
             documents.setdefault(judgement.query_id, set()).add(judgement.document_id)
     return {query_id: sorted(ids) for query_id, ids in sorted(documents.items())}
+
+
+def _pairs_from_feedback(
+    judgements: Sequence[Judgement], relevant_pairs: Mapping[tuple[str, str], int]
+) -> frozenset[tuple[str, str]]:
+    """Return the pairs whose grade, relevant or not relevant, comes from feedback alone."""
+    from_feedback: set[tuple[str, str]] = set()
+    from_others: set[tuple[str, str]] = set()
+    for judgement in judgements:
+        # A pair that one row calls relevant is relevant. Rows that deny it do not count then.
+        if (judgement.relevance > 0) != (judgement.pair in relevant_pairs):
+            continue
+        if judgement.from_feedback:
+            from_feedback.add(judgement.pair)
+        else:
+            from_others.add(judgement.pair)
+    return frozenset(from_feedback - from_others)
 
 
 def _read_judgement(row: Row, targets: QrelTargets) -> Judgement:
@@ -156,7 +183,8 @@ def _read_judgement(row: Row, targets: QrelTargets) -> Judgement:
     split = row.values.get("split")
     if split is not None and split not in SPLITS:
         raise RowError("bad split", f"split is {split!r}, not one of {', '.join(SPLITS)}")
-    return Judgement(row, query_id, document_id, relevance, split)
+    from_feedback = row.values.get(ORIGIN) == FROM_FEEDBACK
+    return Judgement(row, query_id, document_id, relevance, split, from_feedback)
 
 
 def read_relevance(value: Any) -> int:

@@ -17,6 +17,11 @@ DEFAULT_ID_COLUMN = "_id"
 # `relevance`, too.
 RELEVANCE = "relevance"
 
+# Column of qrels with the origin of a judgement, and the one value of it that is read. Users of the
+# search typed the queries of such judgements.
+ORIGIN = "origin"
+FROM_FEEDBACK = "feedback"
+
 # Longest excerpt of a refused row, in characters.
 MAX_EXCERPT_CHARACTERS = 120
 
@@ -52,7 +57,7 @@ class Row:
 
     Attributes:
         table: Documents have the values `id, title, text, date, fields, queries`, queries have
-            `id, text, answers`, and qrels have `query_id, document_id, relevance, split`.
+            `id, text, answers`, and qrels have `query_id, document_id, relevance, split, origin`.
         location: Place in the source, usually NAME:NUMBER, such as `corpus.jsonl:17`.
         values: The values by our names. Columns that the source lacks are missing.
         notes: Statements about parts of the row's file that were not read, or read by a guess. In a
@@ -138,6 +143,9 @@ def map_columns(row: Row | RefusedRow, columns: ColumnSettings) -> Row | Refused
     The answers of a query may also be in a mapping `metadata`. BEIR's queries.jsonl stores
     everything except id and text there.
 
+    A column `origin` of qrels is read if it says `feedback`, as in an export. Other values are the
+    source's own.
+
     Args:
         row: Row with the column names of its source. A refused row is returned unchanged.
         columns: The column names of the source.
@@ -153,6 +161,8 @@ def map_columns(row: Row | RefusedRow, columns: ColumnSettings) -> Row | Refused
         _add_query_values(values, row.values, names)
     else:
         _add_relevance(values, row.values, columns)
+        if row.values.get(ORIGIN) == FROM_FEEDBACK:
+            values[ORIGIN] = FROM_FEEDBACK
     return Row(row.table, row.location, values, row.notes)
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from model_code.corpus.known_queries import collect_known_queries
+from model_code.corpus.rows import FROM_FEEDBACK
 from model_code.text.documents import Document
 from model_code.text.headlines import make_headline
 from model_code.text.known_queries import resolve_queries
@@ -28,7 +29,13 @@ COLUMNS: dict[str, dict[str, type]] = {
     ),
     "passages": {"document_id": str, "ordinal": int, "title": str, "text": str},
     "queries": dict.fromkeys(("query_id", "text", "split", "answers", "not_relevant"), str),
-    "qrels": {"query_id": str, "document_id": str, "relevance": int, "split": str},
+    "qrels": {
+        "query_id": str,
+        "document_id": str,
+        "relevance": int,
+        "split": str,
+        "origin": str,
+    },
     "quarantine": dict.fromkeys(
         ("location", "record_id", "table", "reason", "detail", "excerpt"), str
     ),
@@ -36,7 +43,12 @@ COLUMNS: dict[str, dict[str, type]] = {
 }
 
 # Columns that a table has only if one of its rows has a value.
-OPTIONAL = {("documents", "queries"), ("queries", "answers"), ("queries", "not_relevant")}
+OPTIONAL = {
+    ("documents", "queries"),
+    ("queries", "answers"),
+    ("queries", "not_relevant"),
+    ("qrels", "origin"),
+}
 
 # Columns that may hold null.
 NULLABLE = {("documents", "date"), ("queries", "split"), ("quarantine", "record_id")} | OPTIONAL
@@ -51,8 +63,9 @@ class Corpus:
 
     The row number of `passages` is the passage number. The column `split` of `queries` and `qrels`
     is one of `SPLITS`; it is None for a query without judgements. The columns `queries` of
-    `documents`, and `answers` and `not_relevant` of `queries`, are JSON lists of texts, or None. A
-    table lacks such a column if it would hold only None.
+    `documents`, and `answers` and `not_relevant` of `queries`, are JSON lists of texts, or None.
+    The column `origin` of `qrels` is `FROM_FEEDBACK` for a pair that comes from feedback alone, and
+    None for others. A table lacks such a column if it would hold only None.
     """
 
     documents: pd.DataFrame
@@ -87,7 +100,8 @@ class Corpus:
         """Ids of the documents with known queries: queries that they are known to answer.
 
         Known queries come from judgements for training and from rows. A query that was judged not
-        relevant for its document is not known, and a query of dev, gate or test never is.
+        relevant for its document is not known, and a query of dev, gate or test never is. Thumbs
+        up in the qrels make no query known, because the build does not index their queries.
         """
         documents: list[Document] = []
         if "queries" in self.documents:
@@ -109,8 +123,14 @@ class Corpus:
             for document_id in document_ids:
                 grades[query_id, document_id] = 0
 
-        known = collect_known_queries(documents, _query_texts(self), splits, grades)
+        from_feedback = find_pairs_from_feedback(self.qrels)
+        known = collect_known_queries(documents, _query_texts(self), splits, grades, from_feedback)
         return frozenset(query.document_id for query in resolve_queries(known.queries))
+
+    @cached_property
+    def typed_queries(self) -> frozenset[str]:
+        """Ids of the queries that are judged by feedback alone; see `find_typed_queries`."""
+        return find_typed_queries(self.qrels)
 
 
 @dataclass(frozen=True)
@@ -149,6 +169,34 @@ class Judgements:
             grades.update(relevant)
             graded[query_id] = grades
         return graded
+
+
+def find_pairs_from_feedback(qrels: pd.DataFrame) -> frozenset[tuple[str, str]]:
+    """Return the pairs of query id and document id that come from feedback alone."""
+    if "origin" not in qrels:
+        return frozenset()
+    rows = qrels[qrels["origin"] == FROM_FEEDBACK]
+    return frozenset(zip(rows["query_id"], rows["document_id"], strict=True))
+
+
+def find_typed_queries(qrels: pd.DataFrame) -> frozenset[str]:
+    """Return the ids of the queries that are judged by feedback alone.
+
+    Users of the search typed their texts, which can be personal data. So the texts are trained on
+    and evaluated, and shown nowhere.
+    """
+    if "origin" not in qrels:
+        return frozenset()
+    is_from_feedback = qrels["origin"] == FROM_FEEDBACK
+    judged_by_others = set(qrels["query_id"][~is_from_feedback])
+    return frozenset(qrels["query_id"][is_from_feedback]) - judged_by_others
+
+
+def read_public_queries(folder: Path) -> pd.DataFrame:
+    """Return the table `queries` of a corpus without the texts that users of the search typed."""
+    queries = pd.read_parquet(folder / "queries.parquet")
+    qrels = pd.read_parquet(folder / "qrels.parquet")
+    return queries[~queries["query_id"].isin(find_typed_queries(qrels))]
 
 
 def find_queries_with_known(

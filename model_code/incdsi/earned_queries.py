@@ -67,11 +67,13 @@ class DocumentQueries:
             searched by its encoding.
         is_of_build: Whether the retriever was built from the document. Such a document is searched
             by its encoding.
+        trained: Hashes of the queries that the build trained the document for by feedback alone.
     """
 
     evidence: Sequence[KnownQuery]
     solved_for: frozenset[str] = frozenset()
     is_of_build: bool = False
+    trained: frozenset[str] = frozenset()
 
 
 def find_documents_to_solve(
@@ -115,7 +117,7 @@ def find_documents_to_solve(
             continue
 
         evidence = [*queries.evidence, *feedback.get(document_id, ())]
-        hashes = select_queries_to_solve(evidence, limits, queries.is_of_build)
+        hashes = select_queries_to_solve(evidence, limits, queries.is_of_build, queries.trained)
         if hashes != queries.solved_for:
             found[document_id] = hashes
     return found
@@ -132,7 +134,9 @@ def _queries_after_change(searcher: Searcher, document: Document) -> DocumentQue
         return None
     row_queries = drop_held_out(queries_of_row(document), base.build_queries.held_out)
     evidence = [*row_queries, *base.judged_queries(document.document_id)]
-    return DocumentQueries(evidence, frozenset(query_hash(query.text) for query in row_queries))
+    solved_for = frozenset(query_hash(query.text) for query in row_queries)
+    trained = base.trained_feedback(document.document_id)
+    return DocumentQueries(evidence, solved_for, trained=trained)
 
 
 def _current_queries(
@@ -151,14 +155,18 @@ def _current_queries(
 
     queries = view.segment.known_queries.get(document_id, ())
     evidence = drop_held_out(queries, base.build_queries.held_out)
+    trained = base.trained_feedback(document_id)
     if view.segment is base:
-        return DocumentQueries(evidence, is_of_build=True)
+        return DocumentQueries(evidence, is_of_build=True, trained=trained)
     solved_for = solved_queries(view.segment).hashes.get(document_id, frozenset())
-    return DocumentQueries(evidence, solved_for)
+    return DocumentQueries(evidence, solved_for, trained=trained)
 
 
 def select_queries_to_solve(
-    evidence: Sequence[KnownQuery], limits: KnownQueryLimits, is_of_build: bool = False
+    evidence: Sequence[KnownQuery],
+    limits: KnownQueryLimits,
+    is_of_build: bool = False,
+    trained: Collection[str] = frozenset(),
 ) -> frozenset[str]:
     """Select the queries that the vector of a document should be solved for.
 
@@ -168,11 +176,13 @@ def select_queries_to_solve(
     - Any other document is solved for the queries of its row.
     - A document of the build without earned queries keeps its encoding, because the retriever was
       trained with its queries.
+    - A query from thumbs that the retriever was trained on counts as a judged one.
 
     Args:
         evidence: All evidence for the document's queries, feedback included.
         limits: Limits of the queries that a document may earn.
         is_of_build: Whether the retriever was built from the document.
+        trained: Hashes of the queries that the build trained the document for by feedback alone.
 
     Returns:
         Hashes of the queries; see `query_hash`. Empty if the document keeps its encoding.
@@ -188,9 +198,10 @@ def select_queries_to_solve(
     judged_hashes: set[str] = set()
     earned_hashes: set[str] = set()
     for text_hash in known_hashes:
+        is_judged = QuerySource.QRELS in sources[text_hash] or text_hash in trained
         if QuerySource.ROW in sources[text_hash]:
             row_hashes.add(text_hash)
-        elif text_hash in selected_hashes and QuerySource.QRELS in sources[text_hash]:
+        elif text_hash in selected_hashes and is_judged:
             judged_hashes.add(text_hash)
         elif text_hash in selected_hashes:
             earned_hashes.add(text_hash)

@@ -103,6 +103,6 @@ class KnownQuerySettings(Settings):
     )
     show: bool = Field(
         False,
-        description="Show the texts of queries from feedback and clicks with their documents. "
+        description="Show the texts of queries from feedback with their documents. "
         "false: only their number. Queries from judgements and rows are always shown.",
     )

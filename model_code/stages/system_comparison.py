@@ -165,7 +165,8 @@ def _examples(
     """Return the queries that the best system won and lost by most against the second best.
 
     Each query has the first documents of both rankings, and says which of them are relevant by the
-    qrels. With a single system there are no examples.
+    qrels. With a single system there are no examples. A query that a user of the search typed is
+    shown by its id.
     """
     plain = [scores for scores in systems if not is_variant(scores.system)]
     ranked = sorted(plain, key=lambda scores: (-scores.values[metric].mean(), scores.system))
@@ -191,7 +192,7 @@ def _examples(
                 name: _first_documents(run, query, relevant) for name, run in runs.items()
             }
             example = {
-                "query": texts.get(query, query),
+                "query": query if query in corpus.typed_queries else texts.get(query, query),
                 "difference": difference,
                 "first": first_documents,
             }

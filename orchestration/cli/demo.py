@@ -159,13 +159,14 @@ def example_queries(project: Project) -> tuple[str, ...]:
     """
     import pandas as pd
 
+    from model_code.corpus.tables import read_public_queries
     from orchestration import parameters
     from orchestration.service.example_questions import docstring_questions
 
     questions = docstring_questions(parameters.load(project.params_file).corpus)
     if questions:
         return questions
-    queries = pd.read_parquet(project.artifacts / "corpus" / "queries.parquet")
+    queries = read_public_queries(project.artifacts / "corpus")
     test_queries = queries[queries["split"] == "test"]
     if not test_queries.empty:
         return tuple(test_queries["text"].head(EXAMPLE_COUNT))

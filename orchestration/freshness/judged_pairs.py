@@ -24,7 +24,7 @@ from model_code.collection.generations.generation import (
 )
 from model_code.collection.generations.generation_store import GenerationStore, default_retriever
 from model_code.collection.generations.generation_store import retrievers as live_retrievers
-from model_code.collection.index.project_ledger import read_feedback
+from model_code.collection.index.project_ledger import read_feedback, read_forgotten_queries
 from model_code.corpus.judgement_file import (
     JudgedPair,
     JudgementChanges,
@@ -33,11 +33,14 @@ from model_code.corpus.judgement_file import (
     text_query_id,
     write_judgements,
 )
-from model_code.corpus.settings import GATE, QuerySplitSettings
+from model_code.corpus.known_queries import query_hash
+from model_code.corpus.rows import FROM_FEEDBACK, ORIGIN
+from model_code.corpus.settings import GATE, SPLITS, QuerySplitSettings
 from model_code.corpus.source_ids import renamed_id
 from model_code.corpus.splits import key_documents, split_queries
 from model_code.errors import FreshetError
 from model_code.project import Project
+from model_code.text.known_queries import normalize_query
 from orchestration import parameters
 from orchestration.freshness.feedback import feedback_relevance
 from orchestration.pipeline.ingest import lock_judgements
@@ -48,7 +51,7 @@ if TYPE_CHECKING:
 # The tables of the corpus that hold judgements, with the columns that are read.
 CORPUS_COLUMNS = {
     "queries": ("query_id", "text", "split", "answers"),
-    "qrels": ("query_id", "document_id", "relevance"),
+    "qrels": ("query_id", "document_id", "relevance", "origin"),
 }
 SPLIT_ORDER = ("train", "dev", GATE, "test")
 
@@ -64,12 +67,17 @@ class JudgedPairs:
         splits: Split by query id. None means that the build assigns a split by a hash.
         answers: Known answer texts as JSON, by query id. Queries without answer texts are missing.
         relevance: Grade by (query id, document id). A grade of 0 or less means not relevant.
+        from_feedback: The pairs in `relevance` whose grade comes from feedback alone.
+        typed: Ids of the queries that only feedback brought. Users of the search typed their texts,
+            which can be personal data, so they are trained on and never shown.
     """
 
     texts: dict[str, str] = field(default_factory=dict)
     splits: dict[str, str | None] = field(default_factory=dict)
     answers: dict[str, str] = field(default_factory=dict)
     relevance: dict[tuple[str, str], int] = field(default_factory=dict)
+    from_feedback: set[tuple[str, str]] = field(default_factory=set)
+    typed: set[str] = field(default_factory=set)
 
     def query_rows(self) -> list[Row]:
         """Return the rows of a snapshot's queries table: one for each query that has a pair.
@@ -90,15 +98,35 @@ class JudgedPairs:
         """
         rows = []
         for (query_id, document_id), grade in self.relevance.items():
+            origin = FROM_FEEDBACK if (query_id, document_id) in self.from_feedback else None
             rows.append(
                 {
                     "query_id": query_id,
                     "document_id": document_id,
                     "relevance": grade,
                     "split": self.splits[query_id],
+                    ORIGIN: origin,
                 }
             )
         return rows
+
+    def remove_queries(self, hashes: Set[str]) -> None:
+        """Remove queries with all their pairs.
+
+        Args:
+            hashes: Hashes of the queries; see `query_hash`.
+        """
+        # Without hashes, no text has to be normalised.
+        if not hashes:
+            return
+        removed = {name for name, text in self.texts.items() if query_hash(text) in hashes}
+        for query_id in removed:
+            del self.texts[query_id]
+            self.splits.pop(query_id, None)
+            self.answers.pop(query_id, None)
+        self.relevance = {
+            pair: grade for pair, grade in self.relevance.items() if pair[0] not in removed
+        }
 
     def final_splits(self, settings: QuerySplitSettings) -> dict[str, str]:
         """Return the split that a build gives to each query with a relevant document.
@@ -184,9 +212,13 @@ def read_judged_pairs(
     feedback, then the queries that documents arrived with. All documents that arrived with the same
     query are relevant to this query.
 
-    Two queries are the same if their texts differ only in case. A query that the corpus judges
-    keeps the id and the split that it has in the corpus. A query without a relevant document is
-    left out, unless the corpus judges it.
+    Two queries are the same if their normalised texts are equal; see `normalize_query`. A query
+    that the corpus judges keeps the id and the split that it has in the corpus. A query without a
+    relevant document is left out, unless the corpus judges it.
+
+    A corpus that a retrain has built contains pairs from earlier feedback. They do not count: the
+    feedback itself is read again, and it may have been withdrawn. Forgotten queries are left out,
+    whoever judges them.
 
     Args:
         project: The project.
@@ -210,18 +242,20 @@ def read_judged_pairs(
             arrived.add(text, document_id, 1)
     for text, grades in feedback_relevance(read_feedback(project)).items():
         for document_id, grade in grades.items():
-            arrived.add(text, document_id, grade)
+            arrived.add_feedback(text, document_id, grade)
     arrived.replace_by(own)
 
     corpus = _read_corpus_pairs(project, document_ids)
-    return _merge(arrived, corpus, own)
+    merged = _merge(arrived, corpus, own)
+    merged.remove_queries(read_forgotten_queries(project))
+    return merged
 
 
 def _merge(arrived: _Relevance, corpus: JudgedPairs, own: _Relevance) -> JudgedPairs:
     """Merge the judgements of the corpus with all other judgements.
 
     The corpus identifies queries by id, and the other origins identify them by text. A query of
-    another origin gets the id of the corpus query with the same text. A pair that both judge gets
+    another origin gets the id of the corpus query with an equal text. A pair that both judge gets
     the grade of the corpus, unless the project's own judgements contain the pair.
 
     Args:
@@ -229,23 +263,31 @@ def _merge(arrived: _Relevance, corpus: JudgedPairs, own: _Relevance) -> JudgedP
         corpus: The judgements of the corpus.
         own: The project's own judgements alone.
     """
-    # A query without a split has no judgements in the corpus.
-    id_by_text = {}
-    for query_id, split in corpus.splits.items():
-        if split is not None:
-            id_by_text[corpus.texts[query_id].casefold()] = query_id
+    # Without other judgements, the texts of the corpus need not be compared.
+    id_by_text: dict[str, str] = {}
+    if arrived:
+        id_by_text = _ids_by_text(corpus)
 
-    merged = JudgedPairs(answers=corpus.answers)
+    merged = JudgedPairs(answers=corpus.answers, typed=set(corpus.typed))
     for text, grades in arrived.with_answer():
-        query_id = id_by_text.get(text.casefold())
+        query_id = id_by_text.get(normalize_query(text))
         if query_id is None:
             query_id = text_query_id(text)
             merged.texts[query_id] = text
             merged.splits[query_id] = arrived.split(text)
+            if arrived.is_typed(text):
+                merged.typed.add(query_id)
+        elif query_id in corpus.typed and not arrived.is_typed(text):
+            # Another origin brings the query now, and its spelling may be shown.
+            merged.texts[query_id] = text
+            merged.typed.discard(query_id)
         for document_id, grade in grades.items():
             merged.relevance[query_id, document_id] = grade
+            if arrived.is_from_feedback(text, document_id):
+                merged.from_feedback.add((query_id, document_id))
 
-    merged.texts.update(corpus.texts)
+    for query_id, text in corpus.texts.items():
+        merged.texts.setdefault(query_id, text)
     for query_id, split in corpus.splits.items():
         # A query without a split in the corpus keeps the one that its own judgements state.
         if split is not None or query_id not in merged.splits:
@@ -253,7 +295,23 @@ def _merge(arrived: _Relevance, corpus: JudgedPairs, own: _Relevance) -> JudgedP
     for (query_id, document_id), grade in corpus.relevance.items():
         own_grade = own.grade(corpus.texts[query_id], document_id)
         merged.relevance[query_id, document_id] = grade if own_grade is None else own_grade
+        merged.from_feedback.discard((query_id, document_id))
     return merged
+
+
+def _ids_by_text(corpus: JudgedPairs) -> dict[str, str]:
+    """Return the id of each judged query of the corpus by its normalised text.
+
+    Of equal queries in several splits, the first one in `SPLITS` wins. So a pair of another origin
+    is not trained on if its query is in test.
+    """
+    ids: dict[str, str] = {}
+    for split in SPLITS:
+        # A query without a split has no judgements in the corpus.
+        for query_id, corpus_split in corpus.splits.items():
+            if corpus_split == split:
+                ids.setdefault(normalize_query(corpus.texts[query_id]), query_id)
+    return ids
 
 
 def judgeable_documents(project: Project) -> set[str]:
@@ -447,7 +505,8 @@ def _count(project: Project, generation: Generation | None) -> JudgementCounts:
 class _Relevance:
     """Grades by the text of the query and the id of the document.
 
-    Texts that differ only in case are one query. It is shown with the text that was added first.
+    Texts that are equal after normalisation are one query; see `normalize_query`. It is shown with
+    the text of its own judgements, if it has any, and else with the text that was added first.
 
     Args:
         document_ids: Ids of the documents that may be judged; None for all.
@@ -458,30 +517,65 @@ class _Relevance:
         self._texts: dict[str, str] = {}
         self._grades: dict[str, dict[str, int]] = {}
         self._splits: dict[str, str] = {}
+        self._public_keys: set[str] = set()
+        self._from_feedback: set[tuple[str, str]] = set()
 
     def add(self, text: str, document_id: str, grade: int, split: str | None = None) -> None:
         """Set the grade of a pair, unless its document may not be judged."""
-        if self._document_ids is not None and document_id not in self._document_ids:
+        if not self._may_be_judged(document_id):
             return
-        key = text.casefold()
+        key = normalize_query(text)
         self._texts.setdefault(key, text)
         self._grades.setdefault(key, {})[document_id] = grade
+        self._public_keys.add(key)
+        self._from_feedback.discard((key, document_id))
         if split is not None:
             self._splits[key] = split
 
+    def add_feedback(self, text: str, document_id: str, grade: int) -> None:
+        """Set the grade of a pair that users of the search gave, unless it may not be judged."""
+        if not self._may_be_judged(document_id):
+            return
+        key = normalize_query(text)
+        self._texts.setdefault(key, text)
+        grades = self._grades.setdefault(key, {})
+        # A grade that another origin states as well does not come from feedback alone.
+        if grades.get(document_id) != grade:
+            self._from_feedback.add((key, document_id))
+        grades[document_id] = grade
+
+    def _may_be_judged(self, document_id: str) -> bool:
+        return self._document_ids is None or document_id in self._document_ids
+
+    def is_typed(self, text: str) -> bool:
+        """Return whether only feedback brought a query: users of the search typed it."""
+        return normalize_query(text) not in self._public_keys
+
+    def is_from_feedback(self, text: str, document_id: str) -> bool:
+        """Return whether the grade of a pair comes from feedback alone."""
+        return (normalize_query(text), document_id) in self._from_feedback
+
     def replace_by(self, other: _Relevance) -> None:
-        """Add the grades and splits of `other`; they replace the present ones of the same pairs."""
+        """Add the texts, grades and splits of `other`; they replace those of the same pairs."""
         for key, grades in other._grades.items():
+            self._texts[key] = other._texts[key]
             for document_id, grade in grades.items():
                 self.add(other._texts[key], document_id, grade, other._splits.get(key))
 
     def grade(self, text: str, document_id: str) -> int | None:
         """Return the grade of a pair; None if it is not judged."""
-        return self._grades.get(text.casefold(), {}).get(document_id)
+        # A corpus can have many queries, and normalising each of them takes time.
+        if not self._grades:
+            return None
+        return self._grades.get(normalize_query(text), {}).get(document_id)
 
     def split(self, text: str) -> str | None:
         """Return the stated split of a query; None if the build assigns one by a hash."""
-        return self._splits.get(text.casefold())
+        return self._splits.get(normalize_query(text))
+
+    def __bool__(self) -> bool:
+        """Return whether there is any grade."""
+        return bool(self._grades)
 
     def with_answer(self) -> Iterator[tuple[str, dict[str, int]]]:
         """Yield each query that has a relevant document, with its grades by document id.
@@ -506,6 +600,8 @@ def _queries_by_document(generation: Generation | None) -> dict[str, list[str]]:
 def _read_corpus_pairs(project: Project, document_ids: Set[str] | None) -> JudgedPairs:
     """Read the judgements of the built corpus; none if no corpus is built.
 
+    Pairs that come from feedback alone are left out. Their queries keep their ids and splits.
+
     Args:
         project: The project.
         document_ids: Ids of the documents that may be judged; None for all.
@@ -517,12 +613,18 @@ def _read_corpus_pairs(project: Project, document_ids: Set[str] | None) -> Judge
         if row["answers"] is not None:
             pairs.answers[row["query_id"]] = row["answers"]
 
+    judged_by_others: set[str] = set()
     for row in _read_corpus_table(project, "qrels"):
         query_id = row["query_id"]
         document_id = row["document_id"]
+        if row[ORIGIN] == FROM_FEEDBACK:
+            pairs.typed.add(query_id)
+            continue
+        judged_by_others.add(query_id)
         may_be_judged = document_ids is None or document_id in document_ids
         if may_be_judged and pairs.splits.get(query_id) is not None:
             pairs.relevance[query_id, document_id] = row["relevance"]
+    pairs.typed -= judged_by_others
     return pairs
 
 
@@ -537,7 +639,7 @@ def _read_corpus_table(project: Project, name: str) -> list[Row]:
 
     columns = CORPUS_COLUMNS[name]
     with pq.ParquetFile(path) as file:
-        # The column `answers` exists only in a corpus with known answer texts.
+        # The columns `answers` and `origin` exist only in a corpus with such values.
         present = [column for column in columns if column in file.schema_arrow.names]
         table = file.read(columns=present)
     rows = []

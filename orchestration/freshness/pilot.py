@@ -239,11 +239,11 @@ def _train_and_compare(
     )
     targets = _build_corpus_and_find_targets(workspace, new, show)
     _build(workspace, last_stage, show)
-    # The live index answers the same queries, on the same documents.
+    # The live index answers the same queries, on the same documents, and with what a build knows.
     held_out = judging_queries(workspace)
     known_documents = documents_with_known_queries(generation, held_out)
     with TemporaryDirectory() as encodings:
-        live_segments = judging_segments(live, held_out, Path(encodings))
+        live_segments = judging_segments(live, held_out, Path(encodings), with_feedback=False)
         evaluate_segments(
             workspace, plan.retriever, live_segments, folder / "searched", known_documents
         )

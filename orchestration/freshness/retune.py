@@ -214,7 +214,7 @@ def read_retune_queries(project: Project, searcher: Searcher) -> RetuneQueries:
     # The build has recorded the queries that the encoder was trained on, and the hashes of those
     # that were held out for the evaluation. Without such a record, no query counts as untrained.
     build = searcher.base.build_queries
-    trained = {query_hash(query.text) for query in build.queries}
+    trained = build.trained_hashes
 
     # The relevant documents of each query, with their grades.
     qrels: dict[str, dict[str, int]] = {}

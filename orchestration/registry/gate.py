@@ -269,7 +269,8 @@ def _champion_segments(
     """Return the segments of the champion, without those known queries that the gate asks.
 
     A segment is an immutable index of some documents. An index may hold a query as a known query of
-    a document, and would find the document by it.
+    a document, and would find the document by it. Queries from feedback are left out, too, because
+    the scores of a challenger are those of its build, which knows none. Both know them when live.
 
     Args:
         project: The project whose artifacts hold the judged queries.
@@ -280,7 +281,7 @@ def _champion_segments(
     held_out = judging_queries(project)
     searcher = open_live_searcher(project, champion)
     if searcher is not None:
-        return judging_segments(searcher, held_out, encodings)
+        return judging_segments(searcher, held_out, encodings, with_feedback=False)
 
     files = versions.download_files(project, champion)
     document_ids = IdMap(read_json(files / HIERARCHY / DOCUMENT_IDS))

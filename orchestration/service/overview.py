@@ -68,7 +68,8 @@ def example_questions(project: Project) -> list[str]:
     They are the questions of the project's own judgements. Without any, they are natural questions
     for the default corpus, and queries of other corpora that no evaluation uses. If there are none
     either, they are titles of documents. Test queries are left out, because visitors would give
-    feedback on them that training would learn from.
+    feedback on them that training would learn from. Queries from feedback are left out, because
+    users typed them.
     """
     if not retrievers(project.live):
         return []
@@ -80,7 +81,8 @@ def example_questions(project: Project) -> list[str]:
     if not questions:
         pairs = read_judged_pairs(project, generation)
         for query_id, text in pairs.texts.items():
-            if pairs.splits.get(query_id) in ("train", None):
+            is_public = query_id not in pairs.typed
+            if is_public and pairs.splits.get(query_id) in ("train", None):
                 questions.append(text)
     if not questions:
         titles = [title for _, title in live_rows(generation, "document_id", "title")]

@@ -37,6 +37,7 @@ from model_code.collection.ledger.states import LedgerView
 from model_code.collection.segments.documents import COLUMNS, document_from_row
 from model_code.corpus.clean_rows import document_to_row
 from model_code.corpus.known_queries import query_hash
+from model_code.corpus.rows import ORIGIN
 from model_code.corpus.settings import ColumnSettings, CorpusSettings
 from model_code.errors import FreshetError
 from model_code.files import MANIFEST, atomic_write, replace_folder, write_json
@@ -242,12 +243,16 @@ def _judgement_rows(
     for judgement in _corpus_rows(project, "qrels"):
         is_exported = judgement["query_id"] in query_ids
         if is_exported and judgement["document_id"] in document_ids:
-            yield {
+            row = {
                 "query-id": judgement["query_id"],
                 "corpus-id": judgement["document_id"],
                 "score": judgement["relevance"],
                 "split": judgement["split"],
             }
+            # A project that imports the judgement must not show its query either.
+            if judgement.get(ORIGIN) is not None:
+                row[ORIGIN] = judgement[ORIGIN]
+            yield row
 
 
 def _corpus_rows(project: Project, table: str) -> Iterator[dict[str, Any]]:

@@ -19,7 +19,7 @@ from model_code.text.known_queries import KnownQuery
 
 
 def judging_segments(
-    searcher: Searcher, held_out: frozenset[str], folder: Path
+    searcher: Searcher, held_out: frozenset[str], folder: Path, with_feedback: bool = True
 ) -> list[RetrieverSegment]:
     """Return the segments to search in an evaluation, without knowledge of its queries.
 
@@ -31,8 +31,9 @@ def judging_segments(
         searcher: Searcher of the generation.
         held_out: Hashes of the queries of the evaluation; see `query_hash`.
         folder: Empty folder for the encodings. It must exist as long as the segments are used.
+        with_feedback: Whether queries from feedback stay known; see `Searcher.segments_without`.
     """
-    segments = searcher.segments_without(held_out)
+    segments = searcher.segments_without(held_out, with_feedback)
     document_ids = documents_solved_with(searcher.generation, hashes=held_out)
     return with_encodings(searcher, segments, document_ids, folder)
 

@@ -51,7 +51,12 @@ from model_code.retrieval.protocol import Ranking, Retriever, TypedQuery, top_k_
 from model_code.retrieval.relevance_floor import RelevanceFloor
 from model_code.retrieval.typed_words import split_unfinished_word
 from model_code.text.documents import EXPIRES, Document
-from model_code.text.known_queries import KnownQuery, normalize_query, resolve_queries
+from model_code.text.known_queries import (
+    KnownQuery,
+    QuerySource,
+    normalize_query,
+    resolve_queries,
+)
 from model_code.text.passages import Span, section_at
 from model_code.text.query_syntax import ParsedQuery, fold_text, parse_query
 from model_code.text.snippets import find_marks, make_snippet, require_queries
@@ -891,7 +896,9 @@ class Searcher:
                 return query
         return None
 
-    def segments_without(self, held_out: frozenset[str]) -> list[RetrieverSegment]:
+    def segments_without(
+        self, held_out: frozenset[str], with_feedback: bool = True
+    ) -> list[RetrieverSegment]:
         """Return the segments without certain known queries, for an evaluation with these queries.
 
         This generation may be older than the judgements. So it can contain a query of the
@@ -899,6 +906,8 @@ class Searcher:
 
         Args:
             held_out: Hashes of the queries to leave out; see `query_hash`.
+            with_feedback: Whether feedback counts as evidence. A build has none, so a comparison
+                with a build leaves it out.
         """
         segments: list[RetrieverSegment] = []
         for view in self.views:
@@ -906,6 +915,8 @@ class Searcher:
             overrides = dict(view.known)
             for document_id, evidence in view.known_queries():
                 kept = drop_held_out(evidence, held_out)
+                if not with_feedback:
+                    kept = [query for query in kept if query.source != QuerySource.FEEDBACK]
                 if len(kept) < len(evidence):
                     overrides[document_id] = kept
             segments.append(view.with_known(overrides).searchable)

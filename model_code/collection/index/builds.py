@@ -19,6 +19,7 @@ from model_code.collection.index.project_ledger import (
     WRITER_LOCK,
     has_ledger_position,
     open_ledger_if_exists,
+    read_later_evidence,
 )
 from model_code.collection.ledger.events import LedgerCursor, Position
 from model_code.collection.ledger.ledger import Ledger
@@ -188,7 +189,7 @@ def _apply_and_publish(
     """Apply pending events to a build, and make the result the current generation.
 
     Pending events are those that the build does not contain, because they arrived after its
-    training.
+    training. Feedback and forgotten queries are in no build, so they are applied in any case.
 
     Args:
         project: The project.
@@ -203,6 +204,12 @@ def _apply_and_publish(
             builder = make_generation_builder(project, store.retriever, lambda: ledger, opened)
             builder.opened = opened
             return apply_pending(builder, cursor, pending).generation
+        if read_later_evidence(ledger):
+            builder = make_generation_builder(project, store.retriever, lambda: ledger, opened)
+            builder.opened = opened
+            generation = builder.update_known_queries(cursor)
+            if generation != opened:
+                return generation
 
     current_number = store.current_number()
     is_older = current_number is not None and opened.number < current_number

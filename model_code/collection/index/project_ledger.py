@@ -162,6 +162,18 @@ def read_feedback(project: Project) -> list[Feedback]:
         return ledger.feedback()
 
 
+def read_forgotten_queries(project: Project) -> frozenset[str]:
+    """Return the hashes of the queries that a person asked to forget; see `query_hash`.
+
+    This does not create a ledger.
+    """
+    ledger = open_ledger_if_exists(project)
+    if ledger is None:
+        return frozenset()
+    with ledger:
+        return ledger.forgotten_queries()
+
+
 def backlog_of(ledger: Ledger, generation: Generation) -> Backlog | None:
     """Return number and age of the events that a generation does not contain yet.
 

@@ -296,6 +296,21 @@ class BaseSegment(LoadedSegment):
         queries = self.known_queries.get(document_id, ())
         return [query for query in queries if query.source == QuerySource.QRELS]
 
+    def trained_feedback(self, document_id: str) -> frozenset[str]:
+        """Return hashes of the queries that the build trained the document for by feedback alone.
+
+        The build does not know these queries; see `CorpusQueries.trained_feedback`.
+        """
+        return self._trained_feedback.get(document_id, frozenset())
+
+    @cached_property
+    def _trained_feedback(self) -> dict[str, frozenset[str]]:
+        """Hashes of the queries that documents were trained for by feedback, by document id."""
+        hashes: dict[str, set[str]] = {}
+        for document_id, text_hash in self.build_queries.trained_feedback:
+            hashes.setdefault(document_id, set()).add(text_hash)
+        return {document_id: frozenset(found) for document_id, found in hashes.items()}
+
     @cached_property
     def topics(self) -> list[list[str]]:
         """Names of the passage clusters, level by level. Empty if the build did not name them."""

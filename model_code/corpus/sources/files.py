@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from model_code.corpus.rows import RefusedRow, Row, Table, map_columns, require_columns
+from model_code.corpus.rows import ORIGIN, RefusedRow, Row, Table, map_columns, require_columns
 from model_code.corpus.settings import SPLITS, CorpusSettings
 from model_code.corpus.sources.base import describe_files
 from model_code.corpus.sources.readers import read_rows
@@ -178,6 +178,7 @@ SNAPSHOT_COLUMNS: dict[Table, tuple[str, ...]] = {
 SNAPSHOT_OPTIONAL: dict[Table, tuple[str, ...]] = {
     "documents": ("date", "queries"),
     "queries": ("answers",),
+    "qrels": (ORIGIN,),
 }
 
 

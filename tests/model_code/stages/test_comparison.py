@@ -196,6 +196,18 @@ def test_shown_query_is_won_by_its_winner(examples, outcome, sign, winner):
         assert len(shown_documents) == 2
 
 
+def test_query_that_a_user_typed_is_shown_by_its_id(tmp_path):
+    inputs = write_inputs(tmp_path)
+    path = tmp_path / "corpus" / "qrels.parquet"
+    pd.read_parquet(path).assign(origin="feedback").to_parquet(path)
+
+    examples = compare(context(inputs, tmp_path))["examples"]
+
+    shown = {row["query"] for outcome in ("won", "lost") for row in examples[outcome]}
+    assert shown
+    assert shown <= set(load_corpus(tmp_path / "corpus").queries["query_id"])
+
+
 def test_trainings_with_other_seeds_share_a_row(tmp_path):
     seeded = context(write_inputs(tmp_path), tmp_path / "output")
     seeded.output.mkdir()

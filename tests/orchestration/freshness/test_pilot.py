@@ -107,7 +107,8 @@ def steps(project, monkeypatch):
         done.append(("judge", trained, live, targets, margin))
         return Verdict(True, ("as the test wants it",), len(targets), ())
 
-    def judging_segments(searcher, held_out, folder):
+    def judging_segments(searcher, held_out, folder, with_feedback):
+        assert not with_feedback
         return [searcher, held_out]
 
     monkeypatch.setattr(pilot_module, "Searcher", open_searcher)

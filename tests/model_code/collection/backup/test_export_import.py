@@ -7,6 +7,7 @@ import shutil
 from itertools import chain
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -196,6 +197,27 @@ def test_export_becomes_corpus_of_fresh_project(source, tmp_path):
     assert corpus["qrels"]["split"].tolist() == ["train"]
     assert len(corpus["quarantine"]) == 0
     assert read_feedback(project) == [FEEDBACK]
+
+
+def test_imported_corpus_hides_what_users_typed(source, tmp_path):
+    write_corpus_tables(source)
+    path = source.artifacts / "corpus" / "qrels.parquet"
+    pd.read_parquet(path).assign(origin="feedback").to_parquet(path)
+    export_project(source, tmp_path / "export")
+    fresh = tmp_path / "fresh"
+    fresh.mkdir()
+    write_text(fresh / "params.yaml", "{retrievers: {hce: {}}}\n")
+    project = Project(fresh)
+
+    def write_settings(settings):
+        parameters.write_overrides(project.params_file, settings)
+
+    import_project(project, tmp_path / "export", use_as_corpus=write_settings)
+
+    settings = parameters.load(project.params_file).corpus
+    built = build_corpus(open_source(settings, fresh), settings, PassageSettings())
+    assert built.tables["qrels"]["split"].tolist() == ["train"]
+    assert "sorting" not in {query.text for query in built.known_queries.queries}
 
 
 def test_history_is_exported_for_the_record(source, tmp_path):
