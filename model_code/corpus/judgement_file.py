@@ -21,6 +21,7 @@ from model_code.corpus.sources.base import Source, open_locked_source
 from model_code.errors import FreshetError
 from model_code.files import hash_path, hash_text, write_text
 from model_code.progress import Progress, no_progress
+from model_code.text.known_queries import normalize_query
 
 # Name of the file in the project's root.
 JUDGEMENT_FILE = "judgements.jsonl"
@@ -46,8 +47,8 @@ class JudgedPair:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Case-folded question and document id. A file holds one judgement per key."""
-        return self.question.casefold(), self.document_id
+        """Normalised question and document id. A file holds one judgement per key."""
+        return normalize_query(self.question), self.document_id
 
 
 @dataclass(frozen=True)
@@ -181,8 +182,8 @@ class JudgedSource:
     """A source together with the project's own judgements.
 
     An own judgement replaces the source's judgement of the same pair. If the source has the
-    question as a query, the question keeps the source's id and split. Texts are compared without
-    regard to case.
+    question as a query, the question keeps the source's id and split. Normalised texts are
+    compared; see `normalize_query`.
 
     The tables must be read in the order documents, queries, qrels, as `build_corpus` does. Rows of
     qrels depend on the ids that the earlier tables had. Own judgements of documents that the source
@@ -197,7 +198,7 @@ class JudgedSource:
         """Join a source and the project's own judgements. The tables are read later."""
         self.source = source
         self._by_question = judgements_by_question(pairs)
-        # Id of each query by its case-folded text, and the ids of all documents. They are filled
+        # Id of each query by its normalised text, and the ids of all documents. They are filled
         # while the tables are read.
         self._query_ids: dict[str, str] = {}
         self._document_ids: set[str] = set()
@@ -229,11 +230,11 @@ class JudgedSource:
             self._remember_query(row)
             yield row
         for question in self._by_question:
-            folded_question = question.casefold()
-            if folded_question in self._query_ids:
+            normalized_question = normalize_query(question)
+            if normalized_question in self._query_ids:
                 continue
             query_id = text_query_id(question)
-            self._query_ids[folded_question] = query_id
+            self._query_ids[normalized_question] = query_id
             location = f"{JUDGEMENT_FILE}:{query_id}"
             yield Row("queries", location, {"id": query_id, "text": question})
 
@@ -244,7 +245,8 @@ class JudgedSource:
         text = row.values.get("text")
         query_id = row.values.get("id")
         if isinstance(text, str) and query_id is not None:
-            self._query_ids.setdefault(clean_line(text).casefold(), written_id(query_id))
+            normalized_text = normalize_query(clean_line(text))
+            self._query_ids.setdefault(normalized_text, written_id(query_id))
 
     def _qrel_rows(self, progress: Progress) -> Iterator[Row | RefusedRow]:
         """Yield the source's rows of qrels, then the own rows, which hold the own judgements.
@@ -277,7 +279,7 @@ class JudgedSource:
     def _own_qrel_rows(self) -> Iterator[Row]:
         """Yield a row for each own judgement of a document that the source still holds."""
         for question, pairs in self._by_question.items():
-            query_id = self._query_ids[question.casefold()]
+            query_id = self._query_ids[normalize_query(question)]
             for pair in pairs:
                 if pair.document_id not in self._document_ids:
                     self.missing += 1

@@ -12,6 +12,7 @@ import typer
 
 from model_code.errors import FreshetError
 from model_code.project import Project
+from model_code.text.known_queries import normalize_query
 from model_code.text.words import is_valid_utf8, print_message
 from orchestration.cli.options import AsJson, DryRun
 from orchestration.running_service import find_running_service
@@ -136,8 +137,8 @@ def _record(project: Project, judged: JudgementInput, dry_run: bool, as_json: bo
 
 def _report_lines(judged: JudgementInput, dry_run: bool) -> Iterator[str]:
     """Yield lines with the number of judgements that were read, and the first refused rows."""
-    # Questions that differ only in case are one question.
-    questions = len({pair.question.casefold() for pair in judged.pairs})
+    # Questions that differ only in case or punctuation are one question.
+    questions = len({normalize_query(pair.question) for pair in judged.pairs})
     judgements = len(judged.pairs)
     verb = "would be recorded" if dry_run else "read"
     judgement_noun = "judgement" if judgements == 1 else "judgements"

@@ -82,7 +82,7 @@ def test_judgements_may_come_from_an_iterator(path):
 def test_later_judgement_replaces_the_earlier_one(path):
     record_judgements(path, [TEA])
 
-    changes = record_judgements(path, [JudgedPair("how hot is tea?", "tea.md", 0)])
+    changes = record_judgements(path, [JudgedPair("how hot is tea", "tea.md", 0)])
 
     assert changes == JudgementChanges(0, 1, 0)
     assert [pair.relevance for pair in read_judgements(path)] == [0]
@@ -132,7 +132,7 @@ def test_own_judgement_replaces_that_of_the_source(root, path):
         source="files", path="d.csv", files={"queries": "q.csv", "qrels": "r.csv"}
     )
     record_judgements(
-        path, [JudgedPair("how hot is TEA?", "1", 3), JudgedPair("how hot is TEA?", "2", 1)]
+        path, [JudgedPair("how hot is TEA?", "1", 3), JudgedPair("How hot is tea", "2", 1)]
     )
 
     built, _ = build(root, settings)
