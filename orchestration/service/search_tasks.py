@@ -105,11 +105,13 @@ class RaisedCheck(SearchTask[bool]):
 
     query: str
     document_id: str
-    rank: int
 
     def run(self, searcher: Searcher) -> bool:
-        """Return the answer; see `Searcher.is_raised_by_known_queries`."""
-        return searcher.is_raised_by_known_queries(self.query, self.document_id, self.rank)
+        """Return the answer; see `is_raised_by_known_queries`."""
+        # The import is inside because it loads the index, which this module need not do.
+        from model_code.collection.generations.raised_hits import is_raised_by_known_queries
+
+        return is_raised_by_known_queries(searcher, self.query, self.document_id)
 
 
 @cache

@@ -41,7 +41,6 @@ from model_code.collection.segments.segment import (
     SegmentView,
     open_segment,
 )
-from model_code.collection.segments.solved import SolvedDocuments, SolvedQuery
 from model_code.corpus.known_queries import drop_held_out
 from model_code.errors import FreshetError
 from model_code.retrieval.diversity import diversify, term_similarities
@@ -51,12 +50,7 @@ from model_code.retrieval.protocol import Ranking, Retriever, TypedQuery, top_k_
 from model_code.retrieval.relevance_floor import RelevanceFloor
 from model_code.retrieval.typed_words import split_unfinished_word
 from model_code.text.documents import EXPIRES, Document
-from model_code.text.known_queries import (
-    KnownQuery,
-    QuerySource,
-    normalize_query,
-    resolve_queries,
-)
+from model_code.text.known_queries import KnownQuery, QuerySource, resolve_queries
 from model_code.text.passages import Span, section_at
 from model_code.text.query_syntax import ParsedQuery, fold_text, parse_query
 from model_code.text.snippets import find_marks, make_snippet, require_queries
@@ -83,13 +77,6 @@ MAX_LIKE_CHARACTERS = 1000
 MILLISECONDS = 1000.0
 # Name of the reranker's score in an explanation.
 RERANKER = "reranker"
-
-
-SHOWN_HITS = 10
-"""Number of hits that a user is assumed to see on a page."""
-
-MAX_FEEDBACK_RANK = 100
-"""Largest depth of the search that checks whether a hit is only due to known queries."""
 
 
 class Searcher:
@@ -853,48 +840,6 @@ class Searcher:
         whether the document would be found without them.
         """
         return self.retriever.without_known_words()
-
-    def is_raised_by_known_queries(self, text: str, document_id: str, rank: int) -> bool:
-        """Return whether a hit was shown only because of known queries of documents.
-
-        This is the case if one of two changes moves the document out of the first hits:
-
-        - The vector of the document was solved for this query, and is replaced by its encoding.
-        - BM25 ignores the words of known queries.
-
-        Args:
-            text: Text of the query.
-            document_id: Id of the document that the hit showed.
-            rank: Rank of the hit, from 1. The first hits are at least `SHOWN_HITS` and at most
-                `MAX_FEEDBACK_RANK`.
-        """
-        depth = max(rank, SHOWN_HITS)
-        depth = min(depth, MAX_FEEDBACK_RANK)
-        solved_query = self._solved_query(text, document_id)
-        if solved_query is not None and solved_query.rank_before > depth:
-            return True
-        if self.plain_retriever is self.retriever:
-            return False
-        (ranking,) = self.plain_retriever.search([text], depth)
-        return document_id not in dict(ranking)
-
-    def _solved_query(self, text: str, document_id: str) -> SolvedQuery | None:
-        """Return the record of a query that a document's vector was solved for.
-
-        None if the vector was not solved, or not for this query.
-        """
-        view = next((view for view in self.views if document_id in view), None)
-        if view is None:
-            return None
-        with verify_checksums_on_error(self.generation):
-            solved = SolvedDocuments.load(view.segment.folder).documents.get(document_id)
-        if solved is None:
-            return None
-        normalized = normalize_query(text)
-        for query in solved.queries:
-            if normalize_query(query.text) == normalized:
-                return query
-        return None
 
     def segments_without(
         self, held_out: frozenset[str], with_feedback: bool = True

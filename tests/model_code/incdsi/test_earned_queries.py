@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from model_code.collection.forget import forget_query
+from model_code.collection.generations.raised_hits import SHOWN_HITS, is_raised_by_known_queries
 from model_code.collection.generations.refinements import solved_documents
+from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index.live_index import LiveIndex, collect_changes
 from model_code.collection.ledger.events import EventKind, Feedback, Opinion
 from model_code.collection.ledger.states import Event
@@ -217,6 +219,19 @@ def test_thumb_down_takes_a_query_of_the_row_away(index: LiveIndex) -> None:
     assert solved_texts(index) == {"n": [OTHER]}
 
 
+def test_thumb_that_the_build_was_trained_on_earns_nothing_more(index: LiveIndex) -> None:
+    """After a retrain, the encoding of a document has learned the queries of its thumbs."""
+    base = index.builder.searcher.base.folder
+    trained = frozenset({("d03", query_hash(EARNED))})
+    CorpusQueries(trained_feedback=trained).save(base / KNOWN_QUERIES)
+    rate(index, "d03")
+    rate(index, "d04")
+    add(index, "n")
+
+    assert solved_texts(index) == {"d04": [EARNED]}
+    assert [query.text for query in index.builder.searcher.known_queries(["d03"])] == [EARNED]
+
+
 def test_query_of_the_row_is_kept_beside_an_earned_one(index: LiveIndex) -> None:
     add(index, "n", OTHER)
     rate(index, "n")
@@ -250,9 +265,35 @@ def test_hit_is_raised_by_its_solved_vector(index: LiveIndex) -> None:
     rank_before = solved.queries[0].rank_before
 
     assert rank_before > 10
-    assert searcher.is_raised_by_known_queries("WORD22 word23", "d03", rank=1)
-    assert not searcher.is_raised_by_known_queries(EARNED, "d03", rank=rank_before)
-    assert not searcher.is_raised_by_known_queries("word1", "d03", rank=1)
+    assert is_raised_by_known_queries(searcher, "WORD22 word23", "d03")
+    assert not is_raised_by_known_queries(searcher, "word1", "d03")
+
+
+def test_paraphrase_is_raised_by_the_solved_vector(index: LiveIndex) -> None:
+    """A query that is near the earned one finds the document by its solved vector alone."""
+    paraphrase = "word22 word17"
+    before = index.builder.searcher
+    rate(index, "d03")
+    add(index, "n")
+    searcher = index.builder.searcher
+
+    assert "d03" not in found_first(before, paraphrase)
+    assert "d03" in found_first(searcher, paraphrase)
+    assert is_raised_by_known_queries(searcher, paraphrase, "d03")
+
+
+def test_place_of_a_solved_document_by_its_text_is_its_own(index: LiveIndex) -> None:
+    rate(index, "d03")
+    add(index, "n")
+    searcher = index.builder.searcher
+    document = searcher.documents(["d03"])["d03"]
+
+    assert not is_raised_by_known_queries(searcher, document.text, "d03")
+
+
+def found_first(searcher: Searcher, query: str) -> list[str]:
+    """The documents of the first page."""
+    return [hit.document_id for hit in searcher.search(query, SHOWN_HITS)]
 
 
 def test_query_that_judges_earns_nothing(index: LiveIndex) -> None:

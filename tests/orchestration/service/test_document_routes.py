@@ -7,11 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from model_code.collection.generations import raised_hits
 from model_code.collection.index.status import CANARY
 from model_code.collection.ledger.events import Feedback
 from model_code.files import write_json
 from orchestration.service import ingest_queue, service
-from tests.orchestration.service.conftest import FakeCollection, FakeLive, FakeSearcher, until
+from tests.orchestration.service.conftest import FakeCollection, FakeLive, until
 
 CAKE = {"_id": "c", "title": "", "text": "cake"}
 TEA = {"_id": "t", "text": "tea"}
@@ -691,8 +692,8 @@ def test_opinion_records_whether_known_queries_raised_the_hit(serve, monkeypatch
     asked = []
     recorded = []
 
-    def is_raised(searcher, text, document_id, rank):
-        asked.append((text, document_id, rank))
+    def is_raised(searcher, text, document_id):
+        asked.append((text, document_id))
         return raised
 
     def record(feedback):
@@ -700,12 +701,13 @@ def test_opinion_records_whether_known_queries_raised_the_hit(serve, monkeypatch
         return feedback.verdict
 
     ledger = SimpleNamespace(record_feedback=record)
-    monkeypatch.setattr(FakeSearcher, "is_raised_by_known_queries", is_raised, raising=False)
+    monkeypatch.setattr(raised_hits, "is_raised_by_known_queries", is_raised)
     monkeypatch.setattr(FakeCollection, "ledger", ledger, raising=False)
     opinion = {"query": "red  apple", "document_id": "a", "verdict": "up", "rank": 3}
 
     answer = serve().post("/feedback", json=opinion)
 
     assert answer.json() == {"verdict": "up"}
-    assert asked == [("red apple", "a", 3)]
+    # The service finds the rank itself: a client could state any.
+    assert asked == [("red apple", "a")]
     assert recorded == [Feedback("red apple", "a", "up", rank=3, raised=raised)]

@@ -94,7 +94,7 @@ class TestWorker:
         searcher = Searcher.open(project.live)
         document_id = searcher.search("bread", 1)[0].document_id
 
-        service_end.send(request_for(searcher, RaisedCheck("bread", document_id, 1)))
+        service_end.send(request_for(searcher, RaisedCheck("bread", document_id)))
 
         assert service_end.recv().result is False
 

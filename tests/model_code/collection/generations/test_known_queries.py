@@ -11,6 +11,7 @@ import pytest
 
 from model_code.collection.generations.generation_builder import GenerationBuilder
 from model_code.collection.generations.known_queries import documents_with_known_queries
+from model_code.collection.generations.raised_hits import is_raised_by_known_queries
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.ledger.events import Feedback, Opinion
 from model_code.collection.segments.known_overrides import LaterEvidence, evidence_of_feedback
@@ -250,9 +251,25 @@ def test_fusion_names_words_of_known_queries_only(builder: GenerationBuilder) ->
 def test_hit_that_only_known_queries_raised(builder: GenerationBuilder) -> None:
     searcher = builder.searcher
 
-    assert searcher.is_raised_by_known_queries("free some space", "rm", rank=1)
-    assert not searcher.is_raised_by_known_queries("delete files", "rm", rank=1)
-    assert not searcher.is_raised_by_known_queries("delete some files", "rm", rank=1)
+    assert is_raised_by_known_queries(searcher, "free some space", "rm")
+    assert not is_raised_by_known_queries(searcher, "delete files", "rm")
+    assert not is_raised_by_known_queries(searcher, "delete some files", "rm")
+
+
+def test_evaluation_can_leave_feedback_out(builder: GenerationBuilder) -> None:
+    """A build knows no feedback, so that a comparison with one must not use it."""
+    learn(builder, thumbs("rm", "free some private space"))
+    builder.apply([page("df", "Show space.")], up_to(1), {})
+    searcher = builder.searcher
+
+    def found_with(with_feedback: bool) -> dict[str, float]:
+        segments = searcher.segments_without(frozenset(), with_feedback)
+        retriever = type(searcher.base.retriever).join_segments(segments)
+        (ranking,) = retriever.search(["private"], 9)
+        return {document_id: score for document_id, score in ranking if score > 0}
+
+    assert "rm" in found_with(True)
+    assert "rm" not in found_with(False)
 
 
 def test_a_thousand_thumbs_of_one_person_are_bounded(builder: GenerationBuilder) -> None:

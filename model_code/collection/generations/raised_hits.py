@@ -1,0 +1,82 @@
+"""Find out whether a hit was shown only because of known queries.
+
+A thumb on such a hit must not count. Otherwise a known query would increase its own weight, or make
+similar queries known.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from model_code.collection.generations.encodings import with_encodings
+from model_code.collection.generations.generation import verify_checksums_on_error
+from model_code.collection.generations.searcher import Searcher
+from model_code.collection.segments.solved import solved_ids
+from model_code.retrieval.protocol import Ranking
+
+SHOWN_HITS = 10
+"""Number of hits that a user is assumed to see on a page."""
+
+MAX_FEEDBACK_RANK = 100
+"""Largest depth of the search that checks whether a hit is only due to known queries."""
+
+
+def is_raised_by_known_queries(searcher: Searcher, text: str, document_id: str) -> bool:
+    """Return whether a hit was shown only because of known queries of documents.
+
+    This is the case if a search without what they change does not show the document among the first
+    hits. In this search, BM25 ignores the words of known queries. If the vector of the document was
+    solved, for this query or any others, its encoding replaces it. Both are done at once, because a
+    query that earned the document changes both.
+
+    The first hits end with the document, and are at least `SHOWN_HITS` and at most
+    `MAX_FEEDBACK_RANK`.
+
+    Args:
+        searcher: Searcher of the generation that showed the hit.
+        text: Text of the query.
+        document_id: Id of the document that the hit showed.
+    """
+    is_solved = _is_solved(searcher, document_id)
+    ignores_known_words = searcher.plain_retriever is not searcher.retriever
+    if not is_solved and not ignores_known_words:
+        return False
+
+    (ranking,) = searcher.retriever.search([text], MAX_FEEDBACK_RANK)
+    found_ids = [found_id for found_id, _ in ranking]
+    depth = MAX_FEEDBACK_RANK
+    if document_id in found_ids:
+        depth = max(found_ids.index(document_id) + 1, SHOWN_HITS)
+
+    if is_solved:
+        ranking = _search_by_encoding(searcher, text, document_id, depth)
+    else:
+        (ranking,) = searcher.plain_retriever.search([text], depth)
+    return document_id not in dict(ranking)
+
+
+def _is_solved(searcher: Searcher, document_id: str) -> bool:
+    """Return whether IncDSI solved the vector of a live document."""
+    with verify_checksums_on_error(searcher.generation):
+        for view in searcher.views:
+            if document_id in view:
+                return document_id in solved_ids(view.segment.folder)
+    return False
+
+
+def _search_by_encoding(searcher: Searcher, text: str, document_id: str, depth: int) -> Ranking:
+    """Search by the encoding of a solved document, and without words of known queries.
+
+    Args:
+        searcher: Searcher of the generation.
+        text: Text of the query.
+        document_id: Id of the document, whose text is encoded again.
+        depth: Number of documents to return.
+    """
+    segments = [view.searchable for view in searcher.views]
+    with verify_checksums_on_error(searcher.generation), TemporaryDirectory() as folder:
+        encoded = with_encodings(searcher, segments, [document_id], Path(folder))
+        retriever = type(searcher.base.retriever).join_segments(encoded)
+        (ranking,) = retriever.without_known_words().search([text], depth)
+    return ranking
