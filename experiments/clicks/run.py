@@ -406,8 +406,12 @@ def simulate_feedback(
     """
     queries = sorted(asked.hits)
     feedback: list[Feedback] = []
+    session = 0
     while len(feedback) < FEEDBACK_COUNT:
-        feedback.extend(behaviour(asked, generator, generator.choice(queries)))
+        session += 1
+        # One person counts once for a query and document, so each user needs a name.
+        for opinion in behaviour(asked, generator, generator.choice(queries)):
+            feedback.append(replace(opinion, who=f"user{session}"))
     return feedback[:FEEDBACK_COUNT]
 
 
