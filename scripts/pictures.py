@@ -157,7 +157,7 @@ def tool_pictures(dagster: str, mlflow: str, version: str) -> list[Picture]:
             # A run shows this key if IncDSI refined documents.
             "text=queries_answered_after",
             1250,
-            920,
+            1010,
         ),
         Picture(
             "mlflow_runs.png",
@@ -324,6 +324,8 @@ def take_tool_pictures(browser: Browser, arguments: argparse.Namespace) -> None:
         if ADDED_DOCUMENTS in arguments.only:
             rows = [json.dumps(document) for document in DOCUMENTS_WITH_QUERIES]
             inbox = arguments.project / "inbox"
+            # A clone has no inbox until somebody makes one.
+            inbox.mkdir(exist_ok=True)
             (inbox / "pictures.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
         for picture in tool_pictures(dagster, mlflow, champion_version(mlflow)):
             if picture.file in arguments.only:
