@@ -219,7 +219,8 @@ class Database:
         if self._engine.dialect.name != "sqlite":
             autocommit = self._engine.connect().execution_options(isolation_level="AUTOCOMMIT")
             with autocommit as connection:
-                connection.exec_driver_sql(f"VACUUM FULL {events.name}")
+                for table in (events, feedback):
+                    connection.exec_driver_sql(f"VACUUM FULL {table.name}")
             return
 
         with closing(self._engine.raw_connection()) as pooled:
