@@ -11,7 +11,7 @@ process is interrupted at any point.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
@@ -91,8 +91,11 @@ UNKNOWN_DOCUMENT = "no such document is searchable or waiting"
 # Source in the ledger of the removals of expired documents.
 EXPIRY_SOURCE = "expired"
 
-# Source in the ledger of the events that solve vectors again because of feedback.
+# Sources in the ledger of the events that solve vectors again: because of feedback, because a query
+# was forgotten, or because a document with known queries was erased.
 FEEDBACK_SOURCE = "feedback"
+FORGOTTEN_SOURCE = "forgotten"
+ERASED_SOURCE = "erased"
 
 # Number of times that a partial change is tried. An attempt fails if another writer changes the
 # document between reading and writing.
@@ -652,12 +655,22 @@ class LiveIndex:
         self.remove_expired()
         with self._lock_for_change() as ledger_view:
             pending = ledger_view.pending(limit)
-            if not pending.events:
+            if not self._has_work(pending):
                 return None
             # Feedback alone makes no generation. It takes effect together with the next change.
             if pending.changes and self._record_solves(pending):
                 pending = ledger_view.pending()
             return apply_pending(self.builder, ledger_view.cursor, pending)
+
+    def _has_work(self, pending: Pending) -> bool:
+        """Return whether pending events change this retriever's index.
+
+        Events that solve vectors of other retrievers do not. They are skipped together with the
+        next change.
+        """
+        if pending.changes:
+            return True
+        return any(event.solves_for(self.retriever) for event in pending.events)
 
     def _record_solves(self, pending: Pending) -> bool:
         """Record events that solve vectors again, because feedback changed known queries.
@@ -682,7 +695,8 @@ class LiveIndex:
         recorded: dict[str, frozenset[str]] = {}
         for event in pending.events:
             if event.kind == EventKind.SOLVE:
-                recorded[event.document_id] = event.solved_queries
+                if event.solves_for(self.retriever):
+                    recorded[event.document_id] = event.solved_queries
             else:
                 last_changes[event.document_id] = _change_of(event)
                 recorded.pop(event.document_id, None)
@@ -692,19 +706,25 @@ class LiveIndex:
             if recorded.get(document_id) != hashes:
                 missing[document_id] = hashes
         if missing:
-            self.ledger.record_solves(missing, FEEDBACK_SOURCE)
+            self.ledger.record_solves(missing, FEEDBACK_SOURCE, self.retriever)
         return bool(missing)
 
-    def solve_again(self, document_ids: Sequence[str]) -> Generation:
+    def solve_again(
+        self, document_ids: Sequence[str], source: str, forgotten: Set[str] = frozenset()
+    ) -> Generation:
         """Solve the vectors of documents again, after known queries were forgotten or erased.
 
-        IncDSI solved these vectors so that known queries find the documents. The documents are
-        written to a new generation with the same content. No event is recorded.
-        Each vector is solved for the same queries as before, except for queries that are no longer
-        known. Documents that are not live are skipped.
+        IncDSI solved these vectors so that known queries find the documents. Each vector is solved
+        for the same queries as before, except for queries that are no longer known. An event of the
+        ledger records it, with the hashes of the queries, and all pending events are applied.
+
+        If vectors are not solved any more, the documents get their encodings back, and no event is
+        recorded.
 
         Args:
-            document_ids: Ids of the documents.
+            document_ids: Ids of the documents. Documents that are not live are skipped.
+            source: Reason for solving the vectors again, which the ledger records.
+            forgotten: Hashes of the queries that a person asked to forget.
 
         Returns:
             The current generation afterwards.
@@ -713,37 +733,57 @@ class LiveIndex:
         if not document_ids:
             return self.generation
         with self._lock_for_change() as ledger_view:
-            documents = self.builder.searcher.documents(document_ids)
-            if not documents:
-                return self.generation
             solve_for: dict[str, frozenset[str]] = {}
             for solved in solved_documents(self.generation):
-                if solved.document_id in documents:
+                if solved.document_id in document_ids:
                     hashes = {query_hash(query.text) for query in solved.queries}
-                    solve_for[solved.document_id] = frozenset(hashes)
-            applied = self.builder.apply(
-                changes=[documents[document_id] for document_id in sorted(documents)],
-                cursor=ledger_view.cursor,
-                provenance={"solved_again": len(documents)},
-                guard=verify_searchable,
-                # The contents are unchanged, but the documents must be written again.
-                rewritten=documents.keys(),
-                solve_for=solve_for,
-            )
-            return applied.generation
+                    solve_for[solved.document_id] = frozenset(hashes - forgotten)
+            if not solve_for:
+                return self.generation
+            if not self.builder.solves_vectors:
+                return self._write_encodings(solve_for, ledger_view.cursor)
 
-    def compact(self) -> Generation:
+            self.ledger.record_solves(solve_for, source, self.retriever)
+            pending = ledger_view.pending()
+            return apply_pending(self.builder, ledger_view.cursor, pending).generation
+
+    def _write_encodings(self, document_ids: Collection[str], cursor: LedgerCursor) -> Generation:
+        """Write documents with the same content again, by a builder that does not solve vectors.
+
+        Args:
+            document_ids: Ids of live documents.
+            cursor: Part of the ledger that the current generation contains.
+
+        Returns:
+            The new generation.
+        """
+        documents = self.builder.searcher.documents(document_ids)
+        applied = self.builder.apply(
+            changes=[documents[document_id] for document_id in sorted(documents)],
+            cursor=cursor,
+            provenance={"solved_again": len(documents)},
+            guard=verify_searchable,
+            # The contents are unchanged, but the documents must be written again.
+            rewritten=documents.keys(),
+        )
+        return applied.generation
+
+    def compact(self, rewrite: bool = False) -> Generation:
         """Merge all added segments into one, which makes searches faster.
 
         A segment is an index of some documents.
 
         Rankings do not change.
 
+        Args:
+            rewrite: Whether to write all files again, except those of the build; see
+                `GenerationBuilder.compact`.
+
         Returns:
-            The new generation, or the current one if there is nothing to merge.
+            The new generation. Without `rewrite`, the current one if there is nothing to merge.
         """
         with self._lock_for_change() as ledger_view:
-            return self.builder.compact(ledger_view.cursor)
+            return self.builder.compact(ledger_view.cursor, rewrite)
 
     def update_known_queries(self) -> Generation:
         """Make changed known queries searchable, without changing a document.
@@ -1012,8 +1052,8 @@ def collect_changes(
     """Translate events to changes of documents, in their order.
 
     A solve event asks IncDSI to solve the vector of a document again, because its known queries
-    changed. It becomes a put of the unchanged document. Solve events are ignored if the builder
-    does not solve vectors, or the document is removed.
+    changed. It becomes a put of the unchanged document. Solve events are ignored if they belong to
+    another retriever, the builder does not solve vectors, or the document is removed.
 
     Args:
         builder: Builder of the retriever's generations.
@@ -1023,17 +1063,21 @@ def collect_changes(
         The changes, and the hashes of the queries to solve vectors for, by document id; see
         `GenerationBuilder.apply`.
     """
-    if not builder.solves_vectors:
-        events = [event for event in events if event.kind != EventKind.SOLVE]
+    retriever = builder.collection.retriever
+    relevant: list[Event] = []
+    for event in events:
+        is_solved_here = builder.solves_vectors and event.solves_for(retriever)
+        if event.kind != EventKind.SOLVE or is_solved_here:
+            relevant.append(event)
     # The last change of each document before the event that the loop below looks at.
     last_changes: dict[str, Change] = {}
-    solved_ids = [event.document_id for event in events if event.kind == EventKind.SOLVE]
+    solved_ids = [event.document_id for event in relevant if event.kind == EventKind.SOLVE]
     if solved_ids:
         last_changes.update(builder.searcher.documents(solved_ids))
 
     changes: list[Change] = []
     solve_for: dict[str, frozenset[str]] = {}
-    for event in events:
+    for event in relevant:
         document_id = event.document_id
         if event.kind == EventKind.SOLVE:
             document = last_changes.get(document_id)

@@ -359,16 +359,22 @@ class Ledger:
         # Deleted contents stay in the file of the database until it is rewritten.
         self._database.vacuum()
 
-    def record_solves(self, queries: Mapping[str, Collection[str]], source: str) -> None:
+    def record_solves(
+        self, queries: Mapping[str, Collection[str]], source: str, retriever: str
+    ) -> None:
         """Append an event for each document whose vector must be solved again by IncDSI.
 
         IncDSI solves a vector so that given queries find the document. The events name the queries
         by hashes. So the ledger has no further copies of query texts that a person may ask to
         forget.
 
+        Retrievers differ in the queries that a document is solved for, because their builds have
+        other limits and other queries that judge. So an event belongs to one retriever.
+
         Args:
             queries: Hashes of the queries to solve for, by document id; see `query_hash`.
             source: Reason for solving the vectors again.
+            retriever: Name of the retriever whose vectors are solved again.
         """
         rows: list[Row] = []
         for document_id, hashes in sorted(queries.items()):
@@ -376,7 +382,7 @@ class Ledger:
                 "kind": EventKind.SOLVE,
                 "document_id": document_id,
                 "content_hash": "",
-                "payload": {"queries": sorted(hashes)},
+                "payload": {"queries": sorted(hashes), "retriever": retriever},
             }
             rows.append(row)
         with self._database.write() as connection:

@@ -68,8 +68,9 @@ class Event:
         kind: "put", "remove" or "solve".
         document_id: Id of the document.
         content_hash: Content hash of the document that was put. "" for other kinds.
-        payload: Content of the document that was put, or the hashes of the queries to solve a
-            vector for. None for a removal, and after the document was erased.
+        payload: Content of the document that was put. For "solve", the hashes of the queries to
+            solve the vector for, and the name of the retriever. None for a removal, and after the
+            document was erased.
         source: Origin of the event, such as "api" or the name of a file.
         received: Time in seconds since 1970.
         again: Id of the original if this event is a copy, else None. A revert appends copies of the
@@ -94,6 +95,15 @@ class Event:
         if self.kind != EventKind.PUT or self.payload is None:
             return None
         return Document.from_payload(self.document_id, self.payload)
+
+    def solves_for(self, retriever: str) -> bool:
+        """Return whether the event asks a retriever to solve the document's vector again.
+
+        An event without a name of a retriever asks all of them.
+        """
+        if self.kind != EventKind.SOLVE:
+            return False
+        return self.payload is None or self.payload.get("retriever", retriever) == retriever
 
     @property
     def solved_queries(self) -> frozenset[str]:

@@ -147,7 +147,7 @@ def test_refined_documents_are_measured_by_their_encodings(project, corpus):
     refined = read_arrivals(project, 24)
 
     parameters.write_overrides(project.params_file, ["additions.refine=false"])
-    LiveIndex(project).solve_again(list(texts))
+    LiveIndex(project).solve_again(list(texts), "test")
 
     assert solved_documents(index.generation) == []
     assert refined.asked.tolist() == read_arrivals(project, 24).asked.tolist()
