@@ -141,7 +141,7 @@ class StandInBuilder:
     def find_documents_to_solve(self, pending: Mapping[str, Change]) -> dict[str, frozenset[str]]:
         return {}
 
-    def compact(self, cursor: LedgerCursor) -> Generation:
+    def compact(self, cursor: LedgerCursor, rewrite: bool = False) -> Generation:
         before = self.collection.current()
         removed = removed_by_segment(before)
         rows = []

@@ -56,7 +56,7 @@ ORDER = (
     within("model_code", "incdsi"),
     within("model_code.collection", "index"),
     within("model_code.collection", "sync backup follow handover"),
-    within("model_code.collection", "erase forget"),
+    within("model_code.collection", "query_copies erase forget"),
     within("orchestration", "parameters running_service"),
     within("orchestration", "pipeline"),
     within("orchestration", "registry"),

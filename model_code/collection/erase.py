@@ -5,6 +5,7 @@ These files are:
 - the generations of all retrievers, which are snapshots of the index
 - the ledger, which is the log of changes
 - the references of drift checks, with which new documents are compared
+- the caches of IncDSI
 
 Texts in other files are reported, so that the user can delete them.
 """
@@ -23,10 +24,16 @@ from model_code.collection.generations.generation import Generation, verify_chec
 from model_code.collection.generations.generation_store import retrievers
 from model_code.collection.generations.refinements import documents_solved_with
 from model_code.collection.index.changes import ChangeReport, delete_documents
-from model_code.collection.index.live_index import DAMAGED, LiveIndex
+from model_code.collection.index.live_index import (
+    DAMAGED,
+    ERASED_SOURCE,
+    LiveIndex,
+    additions_folder,
+)
 from model_code.collection.index.project_ledger import ledger_file
 from model_code.collection.index.retrain_plan import FOLDER, planned_generations
-from model_code.collection.segments.documents import DOCUMENTS, read_columns
+from model_code.collection.query_copies import CORPUS_FOLDER, read_column
+from model_code.collection.segments.documents import CORPUS_DOCUMENTS, DOCUMENTS, read_columns
 from model_code.collection.segments.known_overrides import KNOWN_OVERRIDES, load_overrides
 from model_code.collection.segments.solved import SolvedDocuments
 from model_code.collection.sync.inbox import DONE, FAILED, INBOX
@@ -72,7 +79,10 @@ def erase_documents(
     for live_index in all_indexes(index):
         remains.extend(_erase_from_generations(live_index, erased_ids))
     delete_drift_references(index)
+    # The caches of IncDSI are last, because solving vectors again uses them.
+    erase_from_solver_caches(index, document_ids=erased_ids)
     remains.extend(_find_inbox_files(index, erased_ids))
+    remains.extend(_find_corpus_copies(index, erased_ids))
     remains.extend(_find_retrain_copies(index, erased_ids))
     remains.extend(_find_imported_copies(index, erased_ids))
     remains.extend(_find_synced_sources(index, erased_ids))
@@ -109,7 +119,8 @@ def _erase_from_generations(index: LiveIndex, document_ids: Set[str]) -> Iterato
     index.apply()
     # IncDSI solves the vector of a document so that queries find it. It may have used known queries
     # of the erased documents. The vectors are solved again without these queries.
-    index.solve_again(documents_solved_with(index.generation, document_ids))
+    dependent_ids = documents_solved_with(index.generation, document_ids)
+    index.solve_again(dependent_ids, ERASED_SOURCE)
     numbers = erase_generations(index, lambda generation: _holds_document(generation, document_ids))
     for number in numbers:
         reason = "which is read just now: do the same again later"
@@ -124,7 +135,9 @@ def erase_generations(index: LiveIndex, holds_text: Callable[[Generation], bool]
     """Delete the generations of a retriever that contain a text.
 
     All added segments are merged to a new one first. It does not contain removed documents, so
-    that the old segments can be deleted.
+    that the old segments can be deleted. If the new generation still reads an older folder with the
+    text, all its files are written again. For example, a folder may have a segment that is still
+    searched, and former known queries of other documents.
 
     Args:
         index: Live index of the retriever, which has applied all changes.
@@ -141,6 +154,10 @@ def erase_generations(index: LiveIndex, holds_text: Callable[[Generation], bool]
     # A generation is deleted if its folder, or a folder that it reads, contains the text.
     # Generations that a planned retrain reads are kept.
     holders = _generations_with(index, holds_text)
+    current = index.generation
+    if not holders.isdisjoint(current.needs - {current.base}):
+        index.compact(rewrite=True)
+        holders = _generations_with(index, holds_text)
     protected = set(planned_generations(index.project, index.retriever))
     for generation in index.store.generations():
         if generation.needs.isdisjoint(holders):
@@ -183,6 +200,26 @@ def _holds_document(generation: Generation, document_ids: Set[str]) -> bool:
     if (generation.folder / KNOWN_OVERRIDES).is_file():
         return not document_ids.isdisjoint(load_overrides(generation.folder))
     return False
+
+
+def erase_from_solver_caches(
+    index: LiveIndex,
+    document_ids: Set[str] = frozenset(),
+    forgotten: Set[str] = frozenset(),
+) -> None:
+    """Delete documents and queries from the caches of IncDSI, which have known queries.
+
+    IncDSI solves the vector of a document so that its known queries find it.
+
+    Args:
+        index: Live index of any retriever.
+        document_ids: Ids of the documents.
+        forgotten: Hashes of the queries; see `query_hash`.
+    """
+    # Imported here because the module loads the solver, which takes time.
+    from model_code.incdsi.constraints import erase_from_caches
+
+    erase_from_caches(additions_folder(index.project), document_ids, forgotten)
 
 
 def delete_drift_references(index: LiveIndex) -> None:
@@ -232,14 +269,21 @@ def _file_names_document(path: Path, document_ids: Set[str], settings: CorpusSet
     return not document_ids.isdisjoint(named_ids)
 
 
+def _find_corpus_copies(index: LiveIndex, document_ids: Set[str]) -> Iterator[str]:
+    """Yield a message if the corpus of the last build has a given document.
+
+    The live collection may have another build, such as that of a retrain.
+    """
+    folder = index.project.artifacts / CORPUS_FOLDER
+    ids = read_column(folder / CORPUS_DOCUMENTS, "document_id")
+    if not document_ids.isdisjoint(ids):
+        yield f"{folder}: take them out of the corpus's source, and build again"
+
+
 def _find_retrain_copies(index: LiveIndex, document_ids: Set[str]) -> Iterator[str]:
     """Yield a message for each retrain that has a copy of a given document."""
-    # The import is inside because it takes long, and other functions of this module do not need it.
-    from pyarrow import parquet
-
     for path in sorted((index.project.state / FOLDER).glob("*/*/snapshot/documents.parquet")):
-        ids = parquet.read_table(path, columns=["id"])["id"].to_pylist()
-        if not document_ids.isdisjoint(ids):
+        if not document_ids.isdisjoint(read_column(path, "id")):
             retrain_folder = path.parents[2]
             yield f"{retrain_folder}, the work of a retrain: delete it once that has ended"
 

@@ -13,12 +13,14 @@ from dataclasses import dataclass, field, replace
 from model_code.collection.erase import (
     all_indexes,
     delete_drift_references,
+    erase_from_solver_caches,
     erase_generations,
     find_damaged_copies,
 )
 from model_code.collection.generations.generation import Generation
 from model_code.collection.generations.refinements import documents_solved_with
-from model_code.collection.index.live_index import LiveIndex, additions_folder
+from model_code.collection.index.live_index import FORGOTTEN_SOURCE, LiveIndex
+from model_code.collection.query_copies import find_query_copies
 from model_code.collection.segments.documents import DOCUMENTS, read_columns
 from model_code.collection.segments.known_overrides import KNOWN_OVERRIDES, load_overrides
 from model_code.collection.segments.solved import SolvedDocuments
@@ -90,7 +92,6 @@ def forget_query(index: LiveIndex, text: str) -> ForgetReport:
         if query_hash(query.text) == forgotten:
             knowing_ids.add(query.document_id)
     report.documents = sorted(knowing_ids)
-    _delete_solver_caches(index)
 
     documents = _documents_with_row_query(index, forgotten)
     report.rewritten = [document.document_id for document in documents]
@@ -102,7 +103,7 @@ def forget_query(index: LiveIndex, text: str) -> ForgetReport:
         live_index.update_known_queries()
         # Vectors that IncDSI solved with the query are solved again without it.
         solved = documents_solved_with(live_index.generation, texts=[text])
-        live_index.solve_again(solved)
+        live_index.solve_again(solved, FORGOTTEN_SOURCE, {forgotten})
         report.solved_again.extend(solved)
         numbers = erase_generations(
             live_index, lambda generation: _holds_query(generation, forgotten)
@@ -110,6 +111,9 @@ def forget_query(index: LiveIndex, text: str) -> ForgetReport:
         report.remains.extend(_remaining_generations(live_index, numbers))
     index.ledger.erase_query(text)
     delete_drift_references(index)
+    # The caches of IncDSI are last, because solving vectors again uses them.
+    erase_from_solver_caches(index, forgotten=frozenset([forgotten]))
+    report.remains.extend(find_query_copies(index, text))
     report.remains.extend(find_damaged_copies(index))
 
     if report.remains:
@@ -164,17 +168,6 @@ def _holds_query(generation: Generation, forgotten: str) -> bool:
         for evidence in load_overrides(generation.folder).values():
             texts.extend(query.text for query in evidence)
     return _has_query(texts, forgotten)
-
-
-def _delete_solver_caches(index: LiveIndex) -> None:
-    """Delete the caches of IncDSI, which contain known queries. They are computed again.
-
-    IncDSI solves the vector of a document so that its known queries find it.
-    """
-    # Imported here because the module loads the solver, which takes time.
-    from model_code.incdsi.constraints import delete_caches
-
-    delete_caches(additions_folder(index.project))
 
 
 def _has_query(texts: Sequence[str], forgotten: str) -> bool:

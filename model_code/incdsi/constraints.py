@@ -9,15 +9,15 @@ queries, hundreds of constraints are violated before any vector moves. Their sum
 document away from all queries, also from its own.
 
 The constraints of the build, the documents that the retriever was built from, are computed once and
-cached. The cache folder may be deleted. The constraints of documents that were solved later are in
-their segments.
+cached. The cache folder may be deleted. Forgotten queries and erased documents are deleted from it.
+The constraints of documents that were solved later are in their segments.
 """
 
 from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,6 +28,8 @@ import numpy as np
 
 from model_code.collection.segments.segment import LoadedSegment, SegmentView
 from model_code.collection.segments.solved import MAX_FOUND_RANK, SolvedDocument, SolvedDocuments
+from model_code.corpus.known_queries import query_hash
+from model_code.errors import FreshetError
 from model_code.files import (
     MANIFEST,
     atomic_write,
@@ -58,6 +60,9 @@ ENCODING = "encoding"
 
 AnsweredQuery = tuple[str, str]
 """Id of a document, and the text of a query that the document is known to answer."""
+
+FindForgotten = Callable[[], Set[str]]
+"""Function that returns the hashes of the queries that a person asked to forget."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,39 +239,96 @@ def read_known_queries(segment: LoadedSegment) -> list[AnsweredQuery]:
     return sorted(known)
 
 
-def build_constraints(score: FusedScore, folder: Path) -> Constraints:
+def build_constraints(
+    score: FusedScore, folder: Path, find_forgotten: FindForgotten = frozenset
+) -> Constraints:
     """Return the constraints of the build. They are computed once, and then read from a cache.
 
-    Only one process computes them at a time, and others wait. Two processes would use the same
-    folder of finished encodings, and the first one to end would delete it.
+    Forgotten queries are not among them, and a cache that still has one is written again. Known
+    queries are limited before forgotten ones are left out. So a cache that lost a query equals a
+    cache that is computed without it.
+
+    Only one process uses the caches at a time, and others wait. Two processes would use the same
+    folder of finished encodings, and the first one to end would delete it. A process that forgets a
+    query would overlook a cache that is being written.
 
     Args:
         score: Fused score, with the base segment that holds the documents of the build.
         folder: Folder of the caches.
+        find_forgotten: Function that returns the hashes of the queries that a person asked to
+            forget; see `query_hash`. It is called while no other process can write a cache.
     """
     cache = cache_folder(read_json(score.base.folder / MANIFEST), folder)
-    if not (cache / MANIFEST).is_file():
-        with caches_lock(folder):
-            # Another process may have written the cache meanwhile.
-            if not (cache / MANIFEST).is_file():
-                _fill_cache(score, cache)
-    remedy = f"delete {cache}, which is then computed again"
-    verify_checksums(cache, read_manifest(cache, FORMAT), remedy)
-    return _read_cache(cache)
+    with caches_lock(folder):
+        forgotten = find_forgotten()
+        if not (cache / MANIFEST).is_file():
+            _fill_cache(score, cache, forgotten)
+        remedy = f"delete {cache}, which is then computed again"
+        verify_checksums(cache, read_manifest(cache, FORMAT), remedy)
+        return _drop_from_cache(cache, frozenset(), forgotten)
 
 
-def delete_caches(folder: Path) -> None:
-    """Delete the caches of all builds, which contain known queries. They are computed again.
+def erase_from_caches(
+    folder: Path,
+    document_ids: Set[str] = frozenset(),
+    forgotten: Set[str] = frozenset(),
+) -> None:
+    """Delete documents and queries from all caches, also from those of former builds.
 
-    A process that computes a cache just now is waited for. Otherwise it would write the known
-    queries again that it had read before.
+    A process that computes a cache just now is waited for. Otherwise it would write the queries
+    again that it had read before. Caches that are damaged, incomplete or of another kind do not
+    tell what they hold, so they are deleted. They are computed again.
 
     Args:
         folder: Folder of the caches.
+        document_ids: Ids of the documents. Their known queries are deleted.
+        forgotten: Hashes of further queries; see `query_hash`.
     """
     with caches_lock(folder):
-        if folder.exists():
-            shutil.rmtree(folder)
+        for cache in sorted(path for path in folder.glob("*") if path.is_dir()):
+            if _is_intact(cache):
+                _drop_from_cache(cache, document_ids, forgotten)
+            else:
+                shutil.rmtree(cache)
+
+
+def _is_intact(cache: Path) -> bool:
+    """Return whether a folder is a complete and undamaged cache of constraints."""
+    try:
+        manifest = read_manifest(cache, FORMAT)
+        verify_checksums(cache, manifest)
+    except FreshetError:
+        return False
+    return manifest["kind"] == KIND
+
+
+def _drop_from_cache(cache: Path, document_ids: Set[str], forgotten: Set[str]) -> Constraints:
+    """Read a cache folder, and write it again without some documents and queries.
+
+    Args:
+        cache: Folder that `_write_cache` wrote. It is not written if it has none of them.
+        document_ids: Ids of the documents.
+        forgotten: Hashes of the queries.
+
+    Returns:
+        The remaining constraints.
+    """
+    constraints = _read_cache(cache)
+    if not document_ids and not forgotten:
+        return constraints
+    kept: list[int] = []
+    for row, (document_id, text) in enumerate(
+        zip(constraints.document_ids, constraints.texts, strict=True)
+    ):
+        if document_id not in document_ids and query_hash(text) not in forgotten:
+            kept.append(row)
+    if len(kept) == len(constraints):
+        return constraints
+    constraints = constraints.select(np.array(kept, np.int64))
+    # Without its manifest, the cache counts as incomplete if this process is killed now.
+    (cache / MANIFEST).unlink()
+    _write_cache(constraints, cache)
+    return constraints
 
 
 def caches_lock(folder: Path) -> AbstractContextManager[None]:
@@ -274,12 +336,23 @@ def caches_lock(folder: Path) -> AbstractContextManager[None]:
     return file_lock(folder.with_name(f"{folder.name}.lock"))
 
 
-def _fill_cache(score: FusedScore, cache: Path) -> None:
-    """Compute the constraints of the build, and write them to a cache folder."""
-    known = limit_queries(read_known_queries(score.base))
+def _fill_cache(score: FusedScore, cache: Path, forgotten: Set[str]) -> None:
+    """Compute the constraints of the build, and write them to a cache folder.
+
+    Args:
+        score: Fused score, with the base segment that holds the documents of the build.
+        cache: Folder to write.
+        forgotten: Hashes of the queries to leave out.
+    """
+    known: list[AnsweredQuery] = []
+    for document_id, text in limit_queries(read_known_queries(score.base)):
+        if query_hash(text) not in forgotten:
+            known.append((document_id, text))
     constraints = Constraints.empty(score.encoder_retriever.encoder.dimension)
     if known:
-        constraints = find_constraints(score, known, cache / ENCODING)
+        # An interrupted encoding resumes only for the same queries.
+        queries_hash = hash_text(canonical_json(known))[:16]
+        constraints = find_constraints(score, known, cache / ENCODING / queries_hash)
     _write_cache(constraints, cache)
 
 

@@ -82,6 +82,7 @@ def find_documents_to_solve(
     limits: KnownQueryLimits,
     pending: Mapping[str, Change],
     solved_queries: Callable[[LoadedSegment], SolvedQueries],
+    forgotten: frozenset[str] = frozenset(),
 ) -> dict[str, frozenset[str]]:
     """Find the documents whose vectors must be solved again for other queries.
 
@@ -91,6 +92,8 @@ def find_documents_to_solve(
         limits: Limits of the queries that a document may earn.
         pending: Last pending change of each document, by document id.
         solved_queries: Function that returns the queries that a segment's documents are solved for.
+        forgotten: Hashes of the queries that a person asked to forget. Judgements of the build may
+            still have them.
 
     Returns:
         Hashes of the queries to solve for, by document id. At most `MAX_SOLVED_AGAIN` documents
@@ -116,7 +119,8 @@ def find_documents_to_solve(
         if queries is None:
             continue
 
-        evidence = [*queries.evidence, *feedback.get(document_id, ())]
+        evidence = drop_held_out(queries.evidence, forgotten)
+        evidence.extend(feedback.get(document_id, ()))
         hashes = select_queries_to_solve(evidence, limits, queries.is_of_build, queries.trained)
         if hashes != queries.solved_for:
             found[document_id] = hashes

@@ -24,6 +24,7 @@ from model_code.collection.generations.generation_builder import (
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.ledger.events import LedgerCursor
 from model_code.collection.segments.documents import INDEX
+from model_code.collection.segments.known_overrides import LaterEvidence
 from model_code.collection.segments.placements import Placements
 from model_code.collection.segments.segment import (
     BaseSegment,
@@ -94,6 +95,8 @@ class FusedIncDsiBuilder(GenerationBuilder):
         # queries are in the feedback.
         self._solve_for = NO_QUERIES
         self._feedback: Mapping[str, Sequence[KnownQuery]] = {}
+        # Hashes of the queries that a person asked to forget.
+        self._forgotten: frozenset[str] = frozenset()
         # Segments of the older documents. They are only kept while a generation is being built.
         self._existing: list[SegmentView] = []
         # The score that is solved for. It depends on the build only, so it is kept.
@@ -126,9 +129,11 @@ class FusedIncDsiBuilder(GenerationBuilder):
         """
         self._order = {change.document_id: position for position, change in enumerate(changes)}
         self._solve_for = solve_for
+        later = self.later_evidence()
+        self._forgotten = later.forgotten
         self._feedback = {}
         if solve_for:
-            self._feedback = self._read_feedback(self.searcher.base)
+            self._feedback = _known_feedback(self.searcher.base, later)
         return super().apply(changes, cursor, provenance, guard, rewritten, solve_for)
 
     def find_documents_to_solve(self, pending: Mapping[str, Change]) -> dict[str, frozenset[str]]:
@@ -140,22 +145,15 @@ class FusedIncDsiBuilder(GenerationBuilder):
         base = searcher.base
         if not can_solve_vectors(base):
             return {}
+        later = self.later_evidence()
         return find_documents_to_solve(
             searcher,
-            self._read_feedback(base),
+            _known_feedback(base, later),
             self._limits(base),
             pending,
             self._solved_queries,
+            later.forgotten,
         )
-
-    def _read_feedback(self, base: BaseSegment) -> dict[str, list[KnownQuery]]:
-        """Return the queries that got thumbs, by document id.
-
-        Queries that users asked to forget, and queries of the evaluation splits, are left out.
-        """
-        later = self.later_evidence()
-        unknown = base.build_queries.held_out | later.forgotten
-        return by_document(drop_held_out(later.feedback, unknown))
 
     def _limits(self, base: BaseSegment) -> KnownQueryLimits:
         """Return the limits of the number and length of queries that a document may earn.
@@ -184,6 +182,7 @@ class FusedIncDsiBuilder(GenerationBuilder):
         cursor: LedgerCursor,
         provenance: Mapping[str, Any],
         weights: Mapping[str, float] | None = None,
+        shares_files: bool = True,
     ) -> Searcher:
         """Build a generation, and keep its older segments at hand while its new one is written.
 
@@ -194,7 +193,9 @@ class FusedIncDsiBuilder(GenerationBuilder):
             gone = removed.get(view.segment.number, frozenset())
             self._existing.append(replace(view, removed=gone))
         try:
-            return super()._build(searcher, removed, puts, cursor, provenance, weights)
+            return super()._build(
+                searcher, removed, puts, cursor, provenance, weights, shares_files
+            )
         finally:
             # Forget the older segments: a view locks the folder of its segment against deletion.
             self._existing = []
@@ -249,13 +250,15 @@ class FusedIncDsiBuilder(GenerationBuilder):
         """
         document_id = document.document_id
         # Queries of the evaluation splits are left out, also if a row contains them. A vector that
-        # is solved for them would make the evaluation too good.
-        known = drop_held_out(queries_of_row(document), base.build_queries.held_out)
-        texts = [query.text for query in known]
+        # is solved for them would make the evaluation too good. Forgotten queries may still be
+        # among the judgements of the build.
+        unknown = base.build_queries.held_out | self._forgotten
+        texts = [query.text for query in drop_held_out(queries_of_row(document), unknown)]
         if document_id not in self._solve_for:
             return texts
 
-        texts.extend(query.text for query in base.judged_queries(document_id))
+        judged = drop_held_out(base.judged_queries(document_id), unknown)
+        texts.extend(query.text for query in judged)
         texts.extend(query.text for query in self._feedback.get(document_id, ()))
         return select_by_hash(texts, self._solve_for[document_id])
 
@@ -266,10 +269,14 @@ class FusedIncDsiBuilder(GenerationBuilder):
         """
         if self._score is None or self._score.base is not base:
             self._score = FusedScore(base)
-            constraints = build_constraints(self._score, self.folder)
+            constraints = build_constraints(self._score, self.folder, self._find_forgotten)
             self._prepared.clear()
             self._prepared[base] = PreparedConstraints.prepare(self._score, constraints)
         return self._score
+
+    def _find_forgotten(self) -> frozenset[str]:
+        """Return the hashes of the queries that a person asked to forget, as recorded now."""
+        return self.later_evidence().forgotten
 
     def _load_constraints(self, score: FusedScore) -> list[SegmentConstraints]:
         """Return the constraints of each older segment."""
@@ -283,6 +290,15 @@ class FusedIncDsiBuilder(GenerationBuilder):
             applies = prepared.find_live(view)
             segment_constraints.append(SegmentConstraints(prepared, applies))
         return segment_constraints
+
+
+def _known_feedback(base: BaseSegment, later: LaterEvidence) -> dict[str, list[KnownQuery]]:
+    """Return the queries that got thumbs, by document id.
+
+    Queries that users asked to forget, and queries of the evaluation splits, are left out.
+    """
+    unknown = base.build_queries.held_out | later.forgotten
+    return by_document(drop_held_out(later.feedback, unknown))
 
 
 def can_solve_vectors(base: BaseSegment) -> bool:

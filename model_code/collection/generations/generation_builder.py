@@ -18,6 +18,7 @@ from model_code.collection.generations.generation import (
     Generation,
     Removed,
     known_overrides,
+    tuned_weights,
     verify_checksums_on_error,
     write_removed,
 )
@@ -146,6 +147,7 @@ class GenerationDraft:
         known: Known queries of each document whose queries changed after it was indexed, by
             document id.
         weights: New weights of the fusion. None keeps those of the current generation.
+        shares_files: Whether files of older generations are used again if their content is equal.
     """
 
     def __init__(self, folder: Path, searcher: Searcher, removed: Removed) -> None:
@@ -168,6 +170,7 @@ class GenerationDraft:
         self.fresh: SegmentView | None = None
         self.known: KnownOverrides = {}
         self.weights: Mapping[str, float] | None = None
+        self.shares_files = True
         self._views_before = searcher.views
         self._views_after_removal = views
 
@@ -282,7 +285,8 @@ class GenerationDraft:
         if not removed:
             return None
         removed_before = {view.segment.number: view.removed for view in self._views_before}
-        if all(ids == removed_before[segment] for segment, ids in removed.items()):
+        is_equal = all(ids == removed_before[segment] for segment, ids in removed.items())
+        if is_equal and self.shares_files:
             return self.current.removed
         write_removed(self.folder, removed)
         return number
@@ -311,7 +315,7 @@ class GenerationDraft:
         """
         if not self.known:
             return None
-        if self.known == known_overrides(self.current):
+        if self.shares_files and self.known == known_overrides(self.current):
             return self.current.known
         save_overrides(self.folder, self.known)
         return number
@@ -469,22 +473,24 @@ class GenerationBuilder:
             self._searcher = new_searcher
         return result
 
-    def compact(self, cursor: LedgerCursor | None = None) -> Generation:
+    def compact(self, cursor: LedgerCursor | None = None, rewrite: bool = False) -> Generation:
         """Merge all added segments into one, without their removed documents.
 
         This makes searches faster. Rankings do not change, because vectors are copied.
 
         Args:
             cursor: Ledger cursor of the new generation. None copies it from the current one.
+            rewrite: Whether to write all files again, except those of the build. The new generation
+                then needs no folder of an older one, apart from the build.
 
         Returns:
-            The new generation, or the current one if there is nothing to merge.
+            The new generation. Without `rewrite`, the current one if there is nothing to merge.
         """
         searcher = self.searcher
         current = searcher.generation
         added_segments = searcher.views[1:]
         is_one_without_removals = len(added_segments) == 1 and not added_segments[0].removed
-        if not added_segments or is_one_without_removals:
+        if not rewrite and (not added_segments or is_one_without_removals):
             return current
 
         removed = {view.segment.number: view.removed for view in searcher.views}
@@ -494,7 +500,10 @@ class GenerationBuilder:
             cursor = current.cursor
         with verify_checksums_on_error(current):
             # Without documents to add, `_build` merges all added segments.
-            self._searcher = self._build(searcher, removed, None, cursor, provenance)
+            weights = tuned_weights(current) if rewrite else None
+            self._searcher = self._build(
+                searcher, removed, None, cursor, provenance, weights, shares_files=not rewrite
+            )
             return self.collection.set_current(self._searcher.generation)
 
     def update_known_queries(self, cursor: LedgerCursor) -> Generation:
@@ -567,6 +576,7 @@ class GenerationBuilder:
         cursor: LedgerCursor,
         provenance: Mapping[str, Any],
         weights: Mapping[str, float] | None = None,
+        shares_files: bool = True,
     ) -> Searcher:
         """Build a generation (snapshot of the index), and return a searcher of it.
 
@@ -579,11 +589,14 @@ class GenerationBuilder:
             cursor: Part of the ledger that the new generation contains.
             provenance: Origin of the new generation, for the manifest.
             weights: New weights of the fusion. None keeps the present ones.
+            shares_files: Whether files of older generations are used again if their content is
+                equal.
         """
         parent = searcher.generation.number
         with self.collection.staging_dir(after=parent) as folder:
             draft = GenerationDraft(folder, searcher, removed)
             draft.weights = weights
+            draft.shares_files = shares_files
             if puts is None:
                 draft.merge(len(draft.segments))
             elif puts:

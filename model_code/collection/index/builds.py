@@ -110,9 +110,14 @@ def _prepare_additions(project: Project, retriever: str, generation: Generation)
     # Preparing loads the encoder, which takes seconds. It is not needed without known queries.
     if not live_known_queries(generation):
         return
-    builder = make_generation_builder(project, retriever, lambda: None)
-    if builder.solves_vectors:
-        builder.prepare()
+    with ExitStack() as resources:
+        # The ledger tells which queries a person asked to forget.
+        ledger = open_ledger_if_exists(project, retriever)
+        if ledger is not None:
+            resources.enter_context(ledger)
+        builder = make_generation_builder(project, retriever, lambda: ledger)
+        if builder.solves_vectors:
+            builder.prepare()
 
 
 def registered_builds(store: GenerationStore) -> list[Generation]:

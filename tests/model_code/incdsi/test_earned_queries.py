@@ -8,20 +8,26 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.opened_build import open_generation_zero
+from model_code.collection.erase import erase_documents
 from model_code.collection.forget import forget_query
+from model_code.collection.generations.build import BuildArtifacts
+from model_code.collection.generations.generation_store import set_default_retriever
 from model_code.collection.generations.raised_hits import SHOWN_HITS, is_raised_by_known_queries
 from model_code.collection.generations.refinements import solved_documents
 from model_code.collection.generations.searcher import Searcher
+from model_code.collection.index import builds
 from model_code.collection.index.live_index import LiveIndex, collect_changes
 from model_code.collection.ledger.events import EventKind, Feedback, Opinion
 from model_code.collection.ledger.states import Event
 from model_code.corpus.known_queries import KNOWN_QUERIES, CorpusQueries, query_hash
 from model_code.incdsi.earned_queries import select_queries_to_solve
 from model_code.project import Project
+from model_code.retrieval.bm25_known import KnownWords
 from model_code.text.documents import Document
 from model_code.text.known_queries import KnownQuery, KnownQueryLimits, QuerySource
 from tests.disk import skip_fsync
-from tests.model_code.collection.laws import OLD, make_encoder, open_build
+from tests.model_code.collection.laws import OLD, RULES, make_encoder, open_build
 
 # One passage each.
 SHORT = {name: (title, " ".join(text.split()[:4])) for name, (title, text) in OLD.items()}
@@ -123,7 +129,7 @@ def test_event_records_hashes_and_no_text(index: LiveIndex) -> None:
     (event,) = solve_events(index)
     assert event.document_id == "d03"
     assert event.solved_queries == {query_hash(EARNED)}
-    assert event.payload == {"queries": [query_hash(EARNED)]}
+    assert event.payload == {"queries": [query_hash(EARNED)], "retriever": "r"}
 
 
 def test_solved_document_is_no_arrival(index: LiveIndex) -> None:
@@ -180,7 +186,7 @@ def test_judged_queries_are_solved_for_beside_earned_ones(index: LiveIndex) -> N
 
 def test_recorded_solve_is_not_recorded_again(index: LiveIndex) -> None:
     rate(index, "d03")
-    index.ledger.record_solves({"d03": [query_hash(EARNED)]}, "feedback")
+    index.ledger.record_solves({"d03": [query_hash(EARNED)]}, "feedback", "r")
     add(index, "n")
 
     assert len(solve_events(index)) == 1
@@ -331,6 +337,239 @@ def test_replay_gives_equal_vectors(opened: Path, index: LiveIndex, tmp_path: Pa
     assert replayed.generation.cursor.position == index.generation.cursor.position
     assert solved_texts(replayed) == solved_texts(index)
     assert read_vectors(replayed) == read_vectors(index)
+
+
+def replay(opened: Path, index: LiveIndex, root: Path) -> LiveIndex:
+    """Apply all changes of a ledger to a copy of the build, one after the other."""
+    replayed = copy_project(opened, root)
+    shutil.copy(index.project.params_file, replayed.project.params_file)
+    for file in index.project.live.glob("ledger.sqlite*"):
+        shutil.copy(file, replayed.project.live)
+    while replayed.apply(limit=1) is not None:
+        pass
+    assert replayed.generation.cursor.position == index.generation.cursor.position
+    return replayed
+
+
+# With these settings, a vector moves so far that queries of older documents limit it.
+FAR = "retrievers: {r: {}}\nadditions: {gamma1: 5.0, lambda2: 0.01}\n"
+SHARED = "word3 word9"
+
+
+def add_limited(index: LiveIndex, owner: str) -> None:
+    """Add a document whose vector is limited by the query SHARED of the owner."""
+    row = {"id": "limited", "title": "word3", "text": "word9", "queries": ["word9 word3 word1"]}
+    index.receive([row], "api")
+    index.apply()
+    assert (owner, SHARED) in limits_of(index)
+
+
+def limits_of(index: LiveIndex) -> list[tuple[str, str]]:
+    """The queries of older documents that limit the vector of the document `limited`."""
+    for document in solved_documents(index.generation):
+        if document.document_id == "limited":
+            return [(member.document_id, member.text) for member in document.members]
+    raise AssertionError("the document is not solved")
+
+
+def earn_shared_query(index: LiveIndex) -> str:
+    """Let an old document earn the query SHARED, and add a document that this query limits."""
+    index.project.params_file.write_text(FAR)
+    rate(index, "d01", SHARED)
+    add(index, "n")
+    assert solved_texts(index) == {"d01": [SHARED]}
+    add_limited(index, "d01")
+    return "d01"
+
+
+def test_forgetting_and_erasing_are_events_without_texts(index: LiveIndex) -> None:
+    rate(index, "d03")
+    rate(index, "d03", OTHER)
+    add(index, "n")
+
+    forget_query(index, EARNED)
+
+    before, after = solve_events(index)
+    assert before.source == "feedback"
+    assert after.source == "forgotten"
+    assert after.payload == {"queries": [query_hash(OTHER)], "retriever": "r"}
+    assert index.generation.cursor.position == index.ledger.position()
+
+
+def test_erasing_a_document_solves_limited_vectors_by_an_event(index: LiveIndex) -> None:
+    index.project.params_file.write_text(FAR)
+    index.receive(
+        [{"id": "owner", "title": "word3", "text": "word9 word5", "queries": [SHARED]}], "api"
+    )
+    index.apply()
+    add_limited(index, "owner")
+
+    erase_documents(index, ["owner"])
+
+    (event,) = solve_events(index)
+    assert event.source == "erased"
+    assert event.document_id == "limited"
+    assert event.payload == {"queries": [query_hash("word9 word3 word1")], "retriever": "r"}
+    assert limits_of(index) == []
+
+
+def test_replay_after_forgetting_gives_equal_vectors(
+    opened: Path, index: LiveIndex, tmp_path: Path
+) -> None:
+    earn_shared_query(index)
+    forget_query(index, SHARED)
+    add(index, "m", OTHER)
+
+    replayed = replay(opened, index, tmp_path / "replayed")
+
+    assert limits_of(index) == limits_of(replayed) == []
+    assert solved_texts(replayed) == solved_texts(index)
+    assert read_vectors(replayed) == read_vectors(index)
+
+
+def test_replay_after_withdrawal_and_thumb_down_ends_with_equal_vectors(
+    opened: Path, index: LiveIndex, tmp_path: Path
+) -> None:
+    rate(index, "d03")
+    rate(index, "d04", who="b")
+    add(index, "n")
+    rate(index, "d03", verdict=Opinion.DOWN)
+    index.ledger.withdraw_feedback("b", EARNED, "d04")
+    add(index, "m", OTHER)
+
+    replayed = replay(opened, index, tmp_path / "replayed")
+
+    assert solved_texts(index) == {"m": [OTHER]}
+    assert solved_texts(replayed) == solved_texts(index)
+    assert read_vectors(replayed) == read_vectors(index)
+
+
+@pytest.mark.parametrize("is_withdrawn", [True, False])
+def test_replay_does_not_know_former_thumbs(
+    opened: Path, index: LiveIndex, tmp_path: Path, is_withdrawn: bool
+) -> None:
+    """A vector that a former thumb limited is another one: the thumb's text cannot come back."""
+    owner = earn_shared_query(index)
+    if is_withdrawn:
+        index.ledger.withdraw_feedback("", SHARED, owner)
+    else:
+        rate(index, owner, SHARED, verdict=Opinion.DOWN)
+    add(index, "m")
+
+    replayed = replay(opened, index, tmp_path / "replayed")
+
+    assert limits_of(index) == [(owner, SHARED)]
+    assert limits_of(replayed) == []
+    assert solved_texts(replayed) == solved_texts(index)
+    vectors = read_vectors(index)
+    replayed_vectors = read_vectors(replayed)
+    different = {name for name in vectors if replayed_vectors[name] != vectors[name]}
+    assert different == {"limited"}
+
+
+def test_retrain_starts_from_encodings(index: LiveIndex, tmp_path: Path) -> None:
+    rate(index, "d03")
+    add(index, "d12", OTHER)
+    assert solved_texts(index).keys() == {"d03", "d12"}
+    solved = read_vectors(index)
+
+    # The build of a retrain has all live documents, and was trained with their known queries.
+    root = tmp_path / "retrained"
+    texts = {**SHORT, "d12": ("word1", "word2 word3")}
+    open_build("bm25_fusion", root, index.project.root / "encoder", texts)
+    shutil.copy(index.project.params_file, root)
+    build = root / "build"
+    trained = (
+        KnownQuery("d03", EARNED, QuerySource.QRELS),
+        KnownQuery("d12", OTHER, QuerySource.ROW),
+    )
+    CorpusQueries(trained).save(build / KNOWN_QUERIES)
+    artifacts = BuildArtifacts(
+        build / "encoder",
+        build / "index",
+        build / "documents.parquet",
+        build / "hierarchy",
+        build / KNOWN_QUERIES,
+    )
+    position = index.ledger.position()
+    builds.open_build(index.project, "r", artifacts, {"build": 2}, RULES, position)
+
+    encodings = read_vectors(LiveIndex(Project(root)))
+    assert solved_documents(index.generation) == []
+    assert read_vectors(index) == encodings
+    assert encodings["d03"] != solved["d03"]
+    assert encodings["d12"] != solved["d12"]
+    add(index, "m")
+    assert solved_documents(index.generation) == []
+    assert read_vectors(index)["d03"] == encodings["d03"]
+    assert read_vectors(index)["d12"] == encodings["d12"]
+
+
+@pytest.fixture
+def indexes(index: LiveIndex, tmp_path: Path) -> tuple[LiveIndex, LiveIndex]:
+    """Two live retrievers. A document of the second one may earn only one query."""
+    project = index.project
+    words = KnownWords(1.0, in_length=True, limits=KnownQueryLimits(max_queries=1))
+    open_build("bm25_fusion", tmp_path, project.root / "encoder", SHORT, known_words=words)
+    build = tmp_path / "build"
+    open_generation_zero(
+        project.root,
+        "s",
+        encoder=build / "encoder",
+        index=build / "index",
+        documents=build / "documents.parquet",
+        hierarchy=build / "hierarchy",
+        provenance={"build": 1},
+        text=RULES,
+    )
+    set_default_retriever(project.live, "r")
+    return index, LiveIndex(project, "s")
+
+
+def test_two_retrievers_do_not_override_each_other(
+    indexes: tuple[LiveIndex, LiveIndex],
+) -> None:
+    index, other = indexes
+    rate(index, "d03")
+    rate(index, "d03", OTHER)
+
+    vectors = set()
+    for number in range(10):
+        add(index, f"n{number}")
+        other.apply()
+        vectors.add((str(read_vectors(index)["d03"]), str(read_vectors(other)["d03"])))
+
+    assert len(vectors) == 1
+    assert solved_texts(index) == {"d03": [EARNED, OTHER]}
+    assert solved_texts(other) == {"d03": [EARNED]}
+    assert [event.payload["retriever"] for event in solve_events(index)] == ["r", "s"]
+    assert index.ledger.position().event == 12
+
+
+def test_solve_events_of_another_retriever_make_no_generation(
+    indexes: tuple[LiveIndex, LiveIndex],
+) -> None:
+    index, other = indexes
+    rate(index, "d03")
+    add(index, "n")
+    other.apply()
+    number = index.generation.number
+
+    assert index.apply() is None
+    assert other.apply() is None
+    assert index.generation.number == number
+    add(index, "m")
+    assert index.generation.cursor.position == index.ledger.position()
+
+
+def test_solve_event_without_a_retriever_is_for_all(
+    indexes: tuple[LiveIndex, LiveIndex],
+) -> None:
+    index, other = indexes
+    event = Event(1, "solve", "d03", "", {"queries": ["hash"]}, "feedback", 0.0)
+
+    assert collect_changes(index.builder, [event])[1] == {"d03": {"hash"}}
+    assert collect_changes(other.builder, [event])[1] == {"d03": {"hash"}}
 
 
 def test_compaction_copies_vectors(index: LiveIndex) -> None:

@@ -10,6 +10,8 @@ import json
 import threading
 import time
 
+import numpy as np
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
@@ -22,10 +24,12 @@ from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.index.project_ledger import WRITER_LOCK
 from model_code.collection.ledger.events import Feedback
 from model_code.collection.sync.inbox import receive_inbox
+from model_code.corpus.known_queries import KNOWN_QUERIES, CorpusQueries
 from model_code.corpus.sources.files import write_snapshot
 from model_code.errors import FreshetError
 from model_code.files import write_json
 from model_code.project import Project, lock_is_free
+from model_code.text.known_queries import KnownQuery, QuerySource
 from orchestration.cli.app import app
 from tests.live_example import add, row
 from tests.model_code.collection.laws import rankings
@@ -187,8 +191,46 @@ def test_erased_text_is_in_no_file(own, with_secret, tmp_path):
     # Two generations and the ledger held the text.
     assert len(files_before) >= 3
     assert list(held_in(own.live, "quokka")) == []
+    assert list(held_in(own.state, "quokka")) == []
     assert list(held_in(tmp_path / "copy", "quokka")) == []
     assert list(find_damage(own)) == []
+
+
+def test_erased_document_of_the_build_is_in_no_cache(own):
+    """IncDSI caches the known queries of the build, with their vectors."""
+    index = LiveIndex(own)
+    queries = {}
+    for document_id, document in index.present_documents(["d05", "d06"]).items():
+        queries[document_id] = f"{document.title} {document.text}"
+    queries["d05"] += " quokka"
+    known = [KnownQuery(name, text, QuerySource.QRELS) for name, text in queries.items()]
+    base = Searcher.open(own.live).base.folder
+    CorpusQueries(tuple(known)).save(base / KNOWN_QUERIES)
+    add(index, row("n1", "word1", queries=["word3"]))
+    caches = own.state / "additions"
+    (cache,) = caches.glob("r-known-*")
+    vector = np.load(cache / "vectors.npy")[0].tobytes().decode("latin-1").lower()
+    assert [name.split("/")[-1] for name in held_in(caches, "quokka")] == ["constraints.json"]
+    assert [name.split("/")[-1] for name in held_in(caches, vector)] == ["vectors.npy"]
+
+    with pytest.raises(FreshetError, match="generation 0 of r, the build that is searched"):
+        erase_documents(index, ["d05"])
+
+    assert list(held_in(own.state, "quokka")) == []
+    assert list(held_in(caches, "d05")) == []
+    assert list(held_in(own.state, vector)) == []
+    assert [name.split("/")[-1] for name in held_in(caches, queries["d06"])] == ["constraints.json"]
+    add(LiveIndex(own), row("n2", "word1", queries=["word4"]))
+    assert list(held_in(own.state, "quokka")) == []
+
+
+def test_erasure_deletes_caches_that_do_not_name_documents(own, with_secret):
+    unfinished = own.state / "additions" / "r-known-0" / "encoding"
+    unfinished.mkdir(parents=True)
+
+    erase_documents(with_secret, ["n1"])
+
+    assert not unfinished.parent.exists()
 
 
 def test_erasure_reports_unknown_documents(with_secret):
@@ -266,6 +308,9 @@ def copied(live):
     snapshot = live.state / "retraining/k/project/snapshot"
     documents = [{"id": "n8", "title": "", "text": "word1", "fields": "{}"}]
     write_snapshot(snapshot, {"documents": documents, "queries": [], "qrels": []})
+    corpus = live.artifacts / "corpus" / "documents.parquet"
+    corpus.parent.mkdir(parents=True)
+    pd.DataFrame({"document_id": ["d01", "n8"]}).to_parquet(corpus)
     units = {"a.md": {"documents": [["n8", "hash"]]}}
     write_json(live.state / "sync/s.json", {"rules": "", "units": units})
     return index
@@ -277,6 +322,7 @@ def copied(live):
         r"inbox/done/new\.jsonl, which names one",
         r"failed/0123456789ab-bad\.jsonl, which names one",
         "retraining/k, the work of a retrain",
+        "artifacts/corpus: take them out of the corpus's source, and build again",
         "'n8' in what `freshet sync` reads",
     ],
 )

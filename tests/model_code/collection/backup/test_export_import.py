@@ -361,7 +361,8 @@ def test_files_know_the_queries_of_the_searcher(rated):
 def test_forgotten_query_is_not_exported(rated, tmp_path):
     write_corpus_tables(rated.project)
     forget_query(rated, "SECRET words?")
-    forget_query(rated, "sorting")
+    with pytest.raises(FreshetError, match="artifacts/corpus: take the query out"):
+        forget_query(rated, "sorting")
 
     export_project(rated.project, tmp_path / "export")
 
