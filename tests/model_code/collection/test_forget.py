@@ -185,7 +185,7 @@ def test_cache_without_a_query_equals_one_computed_without_it(fusion: LiveIndex)
     computed = constraints._read_cache(cache)
     assert erased.texts == computed.texts == ["word14 word21"]
     assert erased.vectors.tolist() == computed.vectors.tolist()
-    assert erased.own_scores.tolist() == computed.own_scores.tolist()
+    assert erased.owner_scores.tolist() == computed.owner_scores.tolist()
 
 
 def test_judged_query_is_not_solved_for_after_it_was_forgotten(fusion: LiveIndex) -> None:
