@@ -62,8 +62,10 @@ MAX_EXHAUSTIVE_ROWS = 2048
 # Largest factor by which a filter increases the number of inverted lists that a query visits.
 MAX_PROBE_FACTOR = 8
 
-# Number of passages that are scored at a time, which bounds the memory of float64 vectors.
-MAX_ROWS_SCORED_AT_ONCE = 65_536
+# Number of passages that are scored at a time. Their float64 vectors stay in the cache of the
+# processor. With 65,536 passages, the scores of 35 rows for each of 900 queries took at least four
+# times as long.
+MAX_ROWS_SCORED_AT_ONCE = 2048
 
 # Largest relative error of rounding a number to float32 (unit roundoff).
 FLOAT32_ROUNDING = 2.0**-24
