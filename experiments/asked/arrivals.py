@@ -6,16 +6,19 @@ count as words of the document in BM25, and IncDSI solves the vector of the docu
 
 from __future__ import annotations
 
+import copy
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
 
+from experiments.asked.known import KnownPair
 from experiments.asked.memory import Collection
 from experiments.asked.search import (
     CUTOFF,
@@ -26,12 +29,15 @@ from experiments.asked.search import (
     bm25_weights,
     evaluate,
 )
+from model_code.incdsi.settings import AdditionSettings
 from model_code.incdsi.solver import HingeProblem, minimize_problem
 
 # Largest number of problems that are solved for one document.
 MAX_ROUNDS = 30
 # A constraint counts as violated if its limit is exceeded by more than this.
 VIOLATION_TOLERANCE = 1e-9
+# Bound on the rounding error of a score in single precision.
+ROUNDING_ERROR = 1e-3
 # Smallest BM25 score that scores are divided by.
 MIN_HIGHEST_BM25 = 1e-9
 # Smaller counts of terms are rounding errors.
@@ -74,12 +80,21 @@ class IncDsi:
         gamma2: Margin by which it must score below the documents of known queries.
         lambda2: Weight of the distance from the plain encoding.
         lambda1: Weight of the new document's queries; known queries weigh 1 - lambda1.
+        guard: Whether a known query that the plain encoding violates limits the document to the
+            score of its encoding, instead of pushing it further down.
     """
 
     gamma1: float
     gamma2: float
     lambda2: float
     lambda1: float = 0.5
+    guard: bool = False
+
+    @classmethod
+    def shipped(cls) -> IncDsi:
+        """Return the settings of the product."""
+        shipped = AdditionSettings()
+        return cls(shipped.gamma1, shipped.gamma2, shipped.lambda2, shipped.lambda1)
 
 
 @dataclass(frozen=True)
@@ -188,10 +203,13 @@ def make_arrival(
         old = np.array([i for i in range(len(collection.dataset.ids)) if i not in new_set])
     old_set = set(old.tolist())
 
-    # A train query is known for old documents if none of its documents arrives later.
+    # A train query is known for old documents if none of its documents arrives later. A query with
+    # the text of a dev or test query is never known.
     old_known = []
     queries_of: dict[int, list[str]] = defaultdict(list)
-    for query, relevant in sorted(qrels["train"].items()):
+    train = collection.texts.drop_held_out(sorted(qrels["train"]), [*qrels["dev"], *qrels["test"]])
+    for query in train:
+        relevant = qrels["train"][query]
         if relevant <= old_set:
             old_known.append(query)
         for document in relevant & new_set:
@@ -225,6 +243,8 @@ class Experiment:
         text_counts: Term counts of the documents' texts, (n, terms).
         normalizer: Distribution of the dense scores of the documents that are there at the start.
         present_count: Number of documents that are there at the start.
+        old_constraints: Known queries of old documents that find their documents; see
+            `FusedSolver.add_old_queries`. The key tells whose known queries count as words.
     """
 
     def __init__(
@@ -254,9 +274,11 @@ class Experiment:
         self.text_counts = collection.text_counts[self.rows]
         self.present_count = len(self.rows) if arrival.in_place else self.old_count
         self.normalizer = Normalizer.fit(self.vectors[: self.present_count])
+        self.old_constraints: dict[str, Constraints] = {}
+        self._selected: dict[str, list[KnownPair]] = {}
 
-    def known_queries(self, which: str) -> list[tuple[int, int]]:
-        """Return the known queries that count as words.
+    def known_queries(self, which: str) -> list[KnownPair]:
+        """Return the known queries of the old documents, the new ones, or both.
 
         Args:
             which: "none", "arrivals" or "all"; see `IndexingMethod.words`.
@@ -273,7 +295,7 @@ class Experiment:
             pairs.extend(self.old_known_queries())
         return pairs
 
-    def old_known_queries(self) -> list[tuple[int, int]]:
+    def old_known_queries(self) -> list[KnownPair]:
         """Return the known queries of old documents, in the form of `known_queries`."""
         pairs = []
         for query in self.arrival.old_known:
@@ -282,17 +304,40 @@ class Experiment:
                 pairs.append((self.position[document], row))
         return pairs
 
-    def known_counts(self, pairs: Sequence[tuple[int, int]]) -> sparse.csr_matrix:
+    def selected_queries(self, which: str) -> list[KnownPair]:
+        """Return the known queries that count as words, within the limits of the product.
+
+        Args:
+            which: "none", "arrivals" or "all"; see `IndexingMethod.words`.
+
+        Returns:
+            Pairs as by `known_queries`.
+        """
+        if which not in self._selected:
+            self._selected[which] = self._in_product(
+                self.collection.texts.select, self.known_queries(which)
+            )
+        return self._selected[which]
+
+    @cached_property
+    def protected_queries(self) -> list[KnownPair]:
+        """Known queries of old documents that IncDSI protects, in the form of `known_queries`."""
+        return self._in_product(self.collection.texts.limit, self.old_known_queries())
+
+    def _in_product(
+        self, choose: Callable[[Sequence[KnownPair]], list[KnownPair]], pairs: Sequence[KnownPair]
+    ) -> list[KnownPair]:
+        """Choose among pairs by a rule of the product, which counts documents in the collection."""
+        numbered = [(int(self.rows[position]), row) for position, row in pairs]
+        return [(self.position[document], row) for document, row in choose(numbered)]
+
+    def known_counts(self, which: str) -> sparse.csr_matrix:
         """Return the term counts (n, terms) of the known queries of each document.
 
         Args:
-            pairs: Result of `known_queries`.
+            which: See `selected_queries`.
         """
-        positions = [position for position, _ in pairs]
-        queries = [query for _, query in pairs]
-        shape = (len(self.rows), len(self.collection.dataset.queries))
-        answers = sparse.csr_matrix((np.ones(len(pairs)), (positions, queries)), shape)
-        return (answers @ self.collection.query_counts).tocsr()
+        return self.collection.count_pairs(self.selected_queries(which), len(self.rows))
 
     def known_vectors(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the vectors (m, H) of all known queries, and the row (m,) of each document."""
@@ -307,9 +352,9 @@ class Experiment:
 
     def bm25(self, which: str) -> sparse.csr_matrix:
         """Return the BM25 weights (n, terms); for `which` see `IndexingMethod.words`."""
-        pairs = self.known_queries(which)
-        words = self.words if pairs else WordSettings()
-        return bm25_weights(self.text_counts, self.known_counts(pairs), words)
+        known_counts = self.known_counts(which)
+        words = self.words if known_counts.nnz else WordSettings()
+        return bm25_weights(self.text_counts, known_counts, words)
 
     def evaluate(self, method: IndexingMethod) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
         """Index the new documents by one method, and evaluate the search.
@@ -333,6 +378,11 @@ class Experiment:
         old_scores = self._evaluate_queries(search, self.arrival.old_queries, weights)
         new_scores = self._evaluate_queries(search, self.arrival.new_queries, weights)
         return old_scores, new_scores, facts
+
+    def queries_with_known(self, queries: Sequence[str]) -> np.ndarray:
+        """Return whether a relevant document of each query (q,) has a known query."""
+        known = {int(self.rows[position]) for position, _ in self.known_queries("all")}
+        return np.array([not known.isdisjoint(self.arrival.qrels[query]) for query in queries])
 
     def _evaluate_queries(
         self, search: FusionSearch, queries: Sequence[str], weights: Weights
@@ -361,9 +411,12 @@ class Experiment:
         """
         assert method.incdsi is not None
         solver = FusedSolver(self, method, bm25, weights)
+        # The constraints of old documents depend on the words, and not on the settings of IncDSI.
+        if method.words not in self.old_constraints:
+            solver.add_old_queries()
+            self.old_constraints[method.words] = solver.constraints.copy()
+        solver.constraints = self.old_constraints[method.words].copy()
         started = time.perf_counter()
-        solver.add_old_queries()
-        prepared = time.perf_counter()
         solved = 0
         for document in self.arrival.new:
             queries = self.arrival.row_queries.get(int(document), ())
@@ -372,10 +425,9 @@ class Experiment:
                 solved += 1
             else:
                 solver.add_plain(self.position[int(document)])
-        milliseconds = 1000 * (time.perf_counter() - prepared)
+        milliseconds = 1000 * (time.perf_counter() - started)
         facts = {
             "constraints": len(solver.constraints),
-            "prepare_seconds": round(prepared - started, 1),
             "milliseconds_per_document": round(milliseconds / max(1, solved), 1),
         }
         return solver.vectors, facts
@@ -391,7 +443,7 @@ class Constraints:
         arrival = experiment.arrival
         self._queries = experiment.collection.queries.vectors
         self._normalizer = experiment.normalizer
-        capacity = len(experiment.old_known_queries())
+        capacity = len(experiment.protected_queries)
         for queries in arrival.row_queries.values():
             capacity += len(queries)
         self._rows = np.empty(capacity, np.int64)
@@ -403,6 +455,14 @@ class Constraints:
 
     def __len__(self) -> int:
         return self._size
+
+    def copy(self) -> Constraints:
+        """Return a copy with the same constraints, to which others can be added."""
+        other = copy.copy(self)
+        other._rows = self._rows.copy()
+        other._vectors = self._vectors.copy()
+        other._numbers = self._numbers.copy()
+        return other
 
     def add(self, query: int, own_score: float, highest_bm25: float) -> None:
         """Add a known query as a constraint.
@@ -476,7 +536,8 @@ class FusedSolver:
                + l2 |v - v0|^2,        h(x) = max(0, x)^2
 
     M_k is the best fused score of another document for q_k, and s_j the fused score of z_j's own
-    document. Only known queries that find their document among the first ten are constraints.
+    document. Only known queries that find their document among the first ten are constraints, and
+    only if the new document does not bring the same query.
 
     A known query of a document would match its own words in the document exactly. Its words are
     therefore left out of the document's words when the query itself is scored.
@@ -504,8 +565,12 @@ class FusedSolver:
         self.constraints = Constraints(experiment)
         self.query_vectors = experiment.collection.queries.vectors
         self.query_counts = experiment.collection.query_counts
-        pairs = experiment.known_queries(self.known_as_words)
-        self.known = experiment.known_counts(pairs)
+        self.known = experiment.known_counts(self.known_as_words)
+        # Row of the known query that counts as words, by document and number of its text.
+        self.text_numbers = experiment.collection.texts.numbers
+        self.word_rows: dict[tuple[int, int], int] = {}
+        for position, row in experiment.selected_queries(self.known_as_words):
+            self.word_rows[position, int(self.text_numbers[row])] = row
 
         # Number of documents that contain each term, (terms,), and BM25's idf.
         frequency = np.bincount(self.bm25.indices, minlength=self.bm25.shape[1])
@@ -525,19 +590,21 @@ class FusedSolver:
         """
         weight_of = _row_values(self.bm25, position)
         text_count_of = _row_values(self.experiment.text_counts, position)
-        is_new = position >= self.experiment.old_count
-        counts_as_words = self.known_as_words == "all" or (
-            self.known_as_words == "arrivals" and is_new
-        )
+        known_count_of = _row_values(self.known, position)
+        # The query counts as words unless it is beyond a limit, or a near-duplicate of another one.
+        counted_of: dict[int, float] = {}
+        word_row = self.word_rows.get((position, int(self.text_numbers[query])))
+        if word_row is not None and self.words.weight:
+            counted_of = _row_values(self.query_counts, word_row)
 
         total = 0.0
         for term, count_in_query in _row_values(self.query_counts, query).items():
             weight = weight_of.get(term, 0.0)
-            if weight and counts_as_words and self.words.weight:
-                known_count = float(self.known[position, term])
-                count = text_count_of.get(term, 0.0) + self.words.weight * known_count
+            if weight and term in counted_of:
+                count = text_count_of.get(term, 0.0)
+                count += self.words.weight * known_count_of[term]
                 norm = count * (self.idf[term] / weight - 1)
-                count_without = count - self.words.weight * count_in_query
+                count_without = count - self.words.weight * counted_of[term]
                 weight = 0.0
                 if count_without > ZERO_COUNT:
                     weight = self.idf[term] * count_without / (count_without + norm)
@@ -545,11 +612,11 @@ class FusedSolver:
         return total
 
     def add_old_queries(self, chunk: int = 128) -> None:
-        """Add known queries of old documents as constraints.
+        """Add known queries of old documents as constraints, at most as many as the product.
 
         Only queries that find their document among the first ten become constraints.
         """
-        pairs = self.experiment.old_known_queries()
+        pairs = self.experiment.protected_queries
         old = slice(0, self.experiment.present_count)
         for start in range(0, len(pairs), chunk):
             part = pairs[start : start + chunk]
@@ -618,7 +685,7 @@ class FusedSolver:
             limits=-(best_rival + settings.gamma1) + shift,
             weights=np.full(len(queries), settings.lambda1 / len(queries)),
         )
-        vector = self._minimise(prior, own_hinges, self._known_limits(position))
+        vector = self._minimise(prior, own_hinges, self._known_limits(position, rows))
 
         self.vectors[position] = vector
         self.present[position] = True
@@ -627,19 +694,30 @@ class FusedSolver:
         for i in np.flatnonzero(ranks < CUTOFF):
             self.constraints.add(int(rows[i]), float(final_scores[i]), float(highest[i]))
 
-    def _known_limits(self, position: int) -> np.ndarray:
+    def _known_limits(self, position: int, own_queries: np.ndarray) -> np.ndarray:
         """Return the limits of the constraints (m,) for a new document.
 
         If z.v / deviation of a constraint is above its limit, the document comes too near to the
         constraint's own document.
+
+        Args:
+            position: Row of the new document in the matrices.
+            own_queries: Row numbers of its queries. A query that both documents answer has no
+                limit.
         """
         constraints = self.constraints
         # BM25 scores of the document for all queries, and for those of the constraints.
-        all_bm25 = np.asarray((self.query_counts @ self.bm25[position].T).todense()).ravel()
-        bm25 = all_bm25[constraints.rows]
+        weights = self.bm25[position].toarray().ravel()
+        bm25 = (self.query_counts @ weights)[constraints.rows]
         bm25_parts = self.weight * bm25 / np.maximum(constraints.highest, bm25)
         max_scores = constraints.scores - self.settings.gamma2
-        return max_scores + constraints.means / constraints.deviations - bm25_parts
+        limits = max_scores + constraints.means / constraints.deviations - bm25_parts
+        if self.settings.guard:
+            prior = self.vectors[position]
+            limits = np.maximum(limits, constraints.vectors @ prior / constraints.deviations)
+        own_texts = self.text_numbers[own_queries]
+        limits[np.isin(self.text_numbers[constraints.rows], own_texts)] = np.inf
+        return limits
 
     def _minimise(self, prior: np.ndarray, own: Hinges, known_limits: np.ndarray) -> np.ndarray:
         """Return the vector (H,) that minimises the objective of a new document.
@@ -658,8 +736,7 @@ class FusedSolver:
         # Whether each constraint (m,) is in the problem.
         members = np.zeros(len(known_limits), bool)
         for round_number in range(MAX_ROUNDS):
-            scores = (known_vectors @ vector) / known_deviations
-            violated = (scores > known_limits + VIOLATION_TOLERANCE) & ~members
+            violated = self._find_violated(vector, known_limits) & ~members
             # The first vector is only the prior, which does not minimise anything yet.
             is_first_round = round_number == 0
             if not is_first_round and not violated.any():
@@ -681,8 +758,23 @@ class FusedSolver:
                 break
         return vector
 
+    def _find_violated(self, vector: np.ndarray, known_limits: np.ndarray) -> np.ndarray:
+        """Return which constraints (m,) a vector (H,) violates.
+
+        Products in single precision find the constraints that may be violated, which are tested in
+        double precision.
+        """
+        vectors = self.constraints.vectors
+        deviations = self.constraints.deviations
+        products = (vectors @ vector.astype(np.float32)) / deviations
+        violated = products > known_limits - ROUNDING_ERROR
+        rows = np.flatnonzero(violated)
+        scores = (vectors[rows].astype(np.float64) @ vector) / deviations[rows]
+        violated[rows] = scores > known_limits[rows] + VIOLATION_TOLERANCE
+        return violated
+
 
 def _row_values(matrix: sparse.csr_matrix, row: int) -> dict[int, float]:
-    """Return the values of a row that are not 0, by column."""
-    values = matrix[row]
-    return dict(zip(values.indices.tolist(), values.data.tolist(), strict=True))
+    """Return the stored values of a row, by column."""
+    values = slice(matrix.indptr[row], matrix.indptr[row + 1])
+    return dict(zip(matrix.indices[values].tolist(), matrix.data[values].tolist(), strict=True))

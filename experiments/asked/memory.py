@@ -9,13 +9,14 @@ from __future__ import annotations
 import copy
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any
 
 import numpy as np
 
 from experiments.asked.data import Dataset, Encoded, jaccard, split_words
+from experiments.asked.known import QueryTexts
 from experiments.asked.search import (
     CUTOFF,
     MEAN_TOLERANCE,
@@ -29,11 +30,23 @@ from experiments.asked.search import (
     evaluate,
     ndcg,
 )
+from model_code.stages.fusion import (
+    DEFAULT_TOTAL_WEIGHT,
+    MIN_LEARNING_QUERIES,
+    is_clear_gain,
+)
+from model_code.stages.known_words import DEFAULT_IN_LENGTH, DEFAULT_WEIGHT
+
+# The settings of a project without judged queries.
+DEFAULT_WORDS = WordSettings(DEFAULT_WEIGHT, DEFAULT_IN_LENGTH)
+DEFAULT_WEIGHTS = Weights(DEFAULT_TOTAL_WEIGHT["words"], DEFAULT_TOTAL_WEIGHT["late"])
 
 
 @dataclass(frozen=True)
 class Trial:
     """A division of a collection's queries into known, dev and test queries.
+
+    No known query has the text of a query that judges at the same time.
 
     Attributes:
         dev_known: Ids of the known queries when settings are chosen on dev queries.
@@ -50,18 +63,20 @@ class Trial:
     qrels: Mapping[str, set[int]]
 
 
-def split_trials(dataset: Dataset, options: Mapping[str, Any], seed: int) -> list[Trial]:
+def split_trials(collection: Collection, options: Mapping[str, Any], seed: int) -> list[Trial]:
     """Divide the queries of a collection into known, dev and test ones.
 
     Args:
-        dataset: The collection.
+        collection: The collection.
         options: Settings of the collection. With `folds`, there is a trial for each fold.
         seed: Seed of the draws.
     """
     random = np.random.default_rng(seed)
     if "folds" in options:
-        return fold_trials(dataset, options, random)
+        return fold_trials(collection, options, random)
 
+    dataset = collection.dataset
+    texts = collection.texts
     qrels: dict[str, set[int]] = {}
     for split_qrels in dataset.qrels.values():
         qrels.update(split_qrels)
@@ -71,11 +86,14 @@ def split_trials(dataset: Dataset, options: Mapping[str, Any], seed: int) -> lis
     test = sample(sorted(dataset.qrels["test"]), options.get("test_queries"), random)
     if "dev" in dataset.qrels:
         dev = sample(sorted(dataset.qrels["dev"]), options.get("dev_queries"), random)
-        return [Trial(train, dev, train, test, qrels)]
+        known = texts.drop_held_out(train, [*dataset.qrels["dev"], *dataset.qrels["test"]])
+        return [Trial(known, dev, known, test, qrels)]
 
     shuffled = random.permutation(train).tolist()
     size = round(len(train) * options["dev_share"])
-    return [Trial(shuffled[size:], shuffled[:size], train, test, qrels)]
+    dev = shuffled[:size]
+    dev_known = texts.drop_held_out(shuffled[size:], [*dev, *test])
+    return [Trial(dev_known, dev, texts.drop_held_out(train, test), test, qrels)]
 
 
 def queries_of_asked_documents(
@@ -102,19 +120,23 @@ def queries_of_asked_documents(
 
 
 def fold_trials(
-    dataset: Dataset, options: Mapping[str, Any], random: np.random.Generator
+    collection: Collection, options: Mapping[str, Any], random: np.random.Generator
 ) -> list[Trial]:
     """Divide the queries into folds. Each trial has one fold as test queries.
 
     The queries of the other folds are known. For choosing settings, some of them are dev queries.
     """
-    qrels = dataset.qrels["test"]
+    texts = collection.texts
+    qrels = collection.dataset.qrels["test"]
     folds = np.array_split(random.permutation(sorted(qrels)), options["folds"])
     trials = []
     for number, fold in enumerate(folds):
+        test = fold.tolist()
         others = np.concatenate([other for i, other in enumerate(folds) if i != number]).tolist()
         size = round(len(others) * options["dev_share"])
-        trials.append(Trial(others[size:], others[:size], others, fold.tolist(), qrels))
+        dev = others[:size]
+        dev_known = texts.drop_held_out(others[size:], [*dev, *test])
+        trials.append(Trial(dev_known, dev, texts.drop_held_out(others, test), test, qrels))
     return trials
 
 
@@ -132,6 +154,7 @@ class Collection:
         queries: Encodings of the queries.
 
     Attributes:
+        texts: The queries by their texts.
         query_rows: Row of each query by its id.
         normalizer: Distribution of the dense scores.
         text_counts: Term counts of the documents (n, terms).
@@ -142,6 +165,7 @@ class Collection:
         self.dataset = dataset
         self.documents = documents
         self.queries = queries
+        self.texts = QueryTexts(dataset)
         self.query_rows = {query: row for row, query in enumerate(dataset.queries)}
         self.normalizer = Normalizer.fit(documents.vectors)
         self.vocabulary = Vocabulary()
@@ -158,22 +182,40 @@ class Collection:
         other.normalizer = Normalizer.fit(documents.vectors)
         return other
 
+    def with_qrels(self, qrels: dict[str, dict[str, set[int]]]) -> Collection:
+        """Return the same collection with other judgements, by split."""
+        other = copy.copy(self)
+        other.dataset = replace(self.dataset, qrels=qrels)
+        return other
+
     def rows(self, query_ids: Sequence[str]) -> np.ndarray:
         """Return the row numbers (q,) of queries."""
         return np.array([self.query_rows[query] for query in query_ids], dtype=np.int64)
 
     def known_counts(self, known: Sequence[str], qrels: Mapping[str, set[int]]) -> Any:
-        """Return the term counts (n, terms) of the known queries of each document."""
+        """Return the term counts (n, terms) of the known queries of each document.
+
+        Only queries within the limits of the product count; see `QueryTexts.select`.
+        """
+        pairs = []
+        for query in known:
+            for document in sorted(qrels[query]):
+                pairs.append((document, self.query_rows[query]))
+        return self.count_pairs(self.texts.select(pairs), len(self.dataset.texts))
+
+    def count_pairs(self, pairs: Sequence[tuple[int, int]], documents: int) -> Any:
+        """Return the term counts (documents, terms) of queries that belong to documents.
+
+        Args:
+            pairs: Row of a document in the result, and row of a query.
+            documents: Number of documents.
+        """
         from scipy import sparse
 
-        documents = []
-        queries = []
-        for query in known:
-            for document in qrels[query]:
-                documents.append(document)
-                queries.append(self.query_rows[query])
-        shape = (len(self.dataset.texts), len(self.dataset.queries))
-        answers = sparse.csr_matrix((np.ones(len(documents)), (documents, queries)), shape)
+        document_rows = [document for document, _ in pairs]
+        query_rows = [query for _, query in pairs]
+        shape = (documents, len(self.dataset.queries))
+        answers = sparse.csr_matrix((np.ones(len(pairs)), (document_rows, query_rows)), shape)
         return (answers @ self.query_counts).tocsr()
 
     def search(self, known_counts: Any, word_variant: WordSettings) -> FusionSearch:
@@ -205,154 +247,199 @@ class Outcome:
     choices: dict[str, Any]
 
 
+@dataclass(eq=False)
+class Choice:
+    """Settings of a search, with the result of dev queries.
+
+    Attributes:
+        words: How known queries count as words.
+        weights: Weights of the fusion.
+        values: nDCG@10 of each dev query, (q,).
+        unasked: Whether each dev query asks for documents without known queries only, (q,).
+        unasked_loss: Loss of the mean nDCG@10 of these queries, compared with the best search in
+            which known queries do not count.
+    """
+
+    words: WordSettings
+    weights: Weights
+    values: np.ndarray
+    unasked: np.ndarray
+    unasked_loss: float = 0.0
+
+    @property
+    def mean(self) -> float:
+        """Mean nDCG@10 of the dev queries."""
+        return float(self.values.mean())
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """The choice as plain values."""
+        return {
+            "dev": round(self.mean, 4),
+            "words": asdict(self.words),
+            "weights": asdict(self.weights),
+            "dev queries": len(self.values),
+            "dev queries without known": int(self.unasked.sum()),
+            "dev loss without known": round(self.unasked_loss, 4),
+        }
+
+
 def run_trial(collection: Collection, trial: Trial, grid: Mapping[str, Any]) -> Outcome:
     """Choose settings on dev queries, and evaluate them once on test queries.
 
-    Search with known queries as words is compared with search without them.
+    Search with known queries as words is compared with search without them. Both are also
+    evaluated with the default settings, which are those of a project without judged queries.
 
     Args:
         collection: The collection.
         trial: Division of its queries.
-        grid: Values that are tried. With `largest_loss`, settings that harm other documents more
-            than this are left out; see `choose_harmless`.
+        grid: Values that are tried; see `choose`.
     """
-    variants = {"plain": [WordSettings()], "words": word_settings(grid)}
-
-    scores: dict[str, list[float]] = {}
-    choices: dict[str, Any] = {}
     dev_counts = collection.known_counts(trial.dev_known, trial.qrels)
     test_counts = collection.known_counts(trial.test_known, trial.qrels)
-    for name, candidates in variants.items():
-        fusion_choice = choose_fusion(collection, trial, dev_counts, candidates, grid)
-        bm25_choice = choose_bm25(collection, trial, dev_counts, candidates)
-        if name == "words" and "largest_loss" in grid:
-            fusion_choice = choose_harmless(collection, trial, dev_counts, candidates, grid)
-        choices[name] = {"fusion": fusion_choice, "bm25": bm25_choice}
+    fusion_plain, fusion_words = choose_fusion(collection, trial, dev_counts, grid)
+    bm25_plain, bm25_words = choose_bm25(collection, trial, dev_counts, grid)
 
-        scores[f"fusion {name}"] = evaluate_fusion(collection, trial, test_counts, fusion_choice)
-        scores[f"bm25 {name}"] = evaluate_bm25(collection, trial, test_counts, bm25_choice)
+    scores: dict[str, list[float]] = {}
+    no_words = WordSettings()
+    for name, words, weights in (
+        ("fusion plain", no_words, fusion_plain.weights),
+        ("fusion words", fusion_words.words, fusion_words.weights),
+        ("default fusion plain", no_words, DEFAULT_WEIGHTS),
+        ("default fusion words", DEFAULT_WORDS, DEFAULT_WEIGHTS),
+    ):
+        search = collection.search(test_counts, words)
+        scores[name] = evaluate_fusion(collection, trial, search, weights)
+    for name, words in (
+        ("bm25 plain", no_words),
+        ("bm25 words", bm25_words.words),
+        ("default bm25 plain", no_words),
+        ("default bm25 words", DEFAULT_WORDS),
+    ):
+        search = collection.search(test_counts, words)
+        scores[name] = bm25_ndcg(collection, search, trial.test, trial.qrels)
 
-    similarity = largest_similarity(collection.dataset, trial)
-    return Outcome(list(trial.test), similarity, scores, choices)
+    choices = {
+        "plain": {"fusion": fusion_plain.report, "bm25": bm25_plain.report},
+        "words": {"fusion": fusion_words.report, "bm25": bm25_words.report},
+    }
+    return Outcome(list(trial.test), largest_similarity(collection, trial), scores, choices)
 
 
 def word_settings(grid: Mapping[str, Any]) -> list[WordSettings]:
-    """Return each combination of the grid's values."""
+    """Return each combination of the grid's values, the smallest weights first.
+
+    The first one has weight 0, with which known queries do not count.
+    """
     combinations = product(grid["word_weights"], grid["in_length"])
-    return [WordSettings(weight, in_length) for weight, in_length in combinations]
+    return [WordSettings(), *(WordSettings(weight, length) for weight, length in combinations)]
 
 
 def choose_fusion(
-    collection: Collection,
-    trial: Trial,
-    known_counts: Any,
-    candidates: Sequence[WordSettings],
-    grid: Mapping[str, Any],
-) -> dict[str, Any]:
+    collection: Collection, trial: Trial, known_counts: Any, grid: Mapping[str, Any]
+) -> tuple[Choice, Choice]:
     """Choose how known queries count as words, and the fusion's weights, by nDCG@10 on dev.
 
     Args:
         collection: The collection.
         trial: Division of its queries.
         known_counts: Term counts of the known queries of each document (n, terms).
-        candidates: Ways to count known queries as words.
-        grid: Weights that are tried; see `choose_weights`.
+        grid: Values that are tried; see `choose` and `choose_weights`.
 
     Returns:
-        The best mean on dev (`dev`), how known queries count (`words`), and the `weights`.
+        The choice without known queries as words, and the choice with them.
     """
     rows = collection.rows(trial.dev)
     vectors = collection.queries.vectors[rows]
     relevant = [trial.qrels[query] for query in trial.dev]
-    best: dict[str, Any] = {"dev": -1.0}
-    for variant in candidates:
-        search = collection.search(known_counts, variant)
+    unasked = unasked_queries(trial)
+    candidates = []
+    for words in word_settings(grid):
+        search = collection.search(known_counts, words)
         found = search.candidates(
             vectors, collection.queries.tokens[rows], collection.query_counts[rows]
         )
-        weights, mean = choose_weights(search, found, vectors, relevant, grid)
-        if mean > best["dev"] + MEAN_TOLERANCE:
-            best = {"dev": mean, "words": variant, "weights": weights}
-    return best
-
-
-def choose_harmless(
-    collection: Collection,
-    trial: Trial,
-    known_counts: Any,
-    candidates: Sequence[WordSettings],
-    grid: Mapping[str, Any],
-) -> dict[str, Any]:
-    """Choose how known queries count as words, without harm to documents that have none.
-
-    A candidate is left out if dev queries for documents without known queries lose more than
-    `largest_loss` with it. If all candidates are left out, known queries do not count as words.
-    Arguments and result are those of `choose_fusion`.
-    """
-    known_documents: set[int] = set()
-    for query in trial.dev_known:
-        known_documents.update(trial.qrels[query])
-    # Whether each dev query (q,) asks only for documents without known queries.
-    is_unasked = np.array([trial.qrels[query].isdisjoint(known_documents) for query in trial.dev])
-
-    plain = choose_fusion(collection, trial, known_counts, [WordSettings()], grid)
-    plain_values = np.array(evaluate_on_dev(collection, trial, known_counts, plain))
-    best = plain
-    for variant in candidates:
-        choice = choose_fusion(collection, trial, known_counts, [variant], grid)
-        values = np.array(evaluate_on_dev(collection, trial, known_counts, choice))
-        loss = 0.0
-        if is_unasked.any():
-            loss = (plain_values - values)[is_unasked].mean()
-        is_harmless = loss <= grid["largest_loss"]
-        if is_harmless and choice["dev"] > best["dev"] + MEAN_TOLERANCE:
-            best = choice
-    return best
-
-
-def evaluate_on_dev(
-    collection: Collection, trial: Trial, known_counts: Any, choice: Mapping[str, Any]
-) -> list[float]:
-    """Return nDCG@10 of each dev query by a fusion."""
-    on_dev = Trial((), (), trial.dev_known, trial.dev, trial.qrels)
-    return evaluate_fusion(collection, on_dev, known_counts, choice)
+        weights, values = choose_weights(search, found, vectors, relevant, grid)
+        candidates.append(Choice(words, weights, values, unasked))
+    return candidates[0], choose(candidates, grid["largest_loss"])
 
 
 def choose_bm25(
-    collection: Collection, trial: Trial, known_counts: Any, candidates: Sequence[WordSettings]
-) -> dict[str, Any]:
-    """Choose how known queries count as words in BM25 alone, by nDCG@10 on dev."""
-    best: dict[str, Any] = {"dev": -1.0}
-    for variant in candidates:
-        search = collection.search(known_counts, variant)
-        mean = float(np.mean(bm25_ndcg(collection, search, trial.dev, trial.qrels)))
-        if mean > best["dev"] + MEAN_TOLERANCE:
-            best = {"dev": mean, "words": variant}
-    return best
+    collection: Collection, trial: Trial, known_counts: Any, grid: Mapping[str, Any]
+) -> tuple[Choice, Choice]:
+    """Choose how known queries count as words in BM25 alone; see `choose_fusion`."""
+    unasked = unasked_queries(trial)
+    candidates = []
+    for words in word_settings(grid):
+        search = collection.search(known_counts, words)
+        values = np.array(bm25_ndcg(collection, search, trial.dev, trial.qrels))
+        candidates.append(Choice(words, Weights(), values, unasked))
+    return candidates[0], choose(candidates, grid["largest_loss"])
+
+
+def unasked_queries(trial: Trial) -> np.ndarray:
+    """Return whether each dev query (q,) asks for documents without known queries only."""
+    known_documents: set[int] = set()
+    for query in trial.dev_known:
+        known_documents.update(trial.qrels[query])
+    return np.array([trial.qrels[query].isdisjoint(known_documents) for query in trial.dev])
+
+
+def choose(candidates: Sequence[Choice], largest_loss: float) -> Choice:
+    """Choose how known queries count as words, by the rule of the product.
+
+    A candidate is left out if dev queries for documents without known queries lose more than
+    `largest_loss` by it. The default is left out only if this loss is clear. With few such queries,
+    no candidate is left out. Of the others, the one with the best mean on dev is chosen, but it
+    replaces the default only if its gain is clear. See `model_code.stages.known_words` and
+    `model_code.stages.fusion`.
+
+    Args:
+        candidates: The candidates. In the first one, known queries do not count. One of the others
+            is the default.
+        largest_loss: Largest loss of nDCG@10.
+    """
+    plain = candidates[0]
+    default = next(candidate for candidate in candidates if candidate.words == DEFAULT_WORDS)
+    allowed = []
+    for candidate in candidates:
+        losses = (plain.values - candidate.values)[candidate.unasked]
+        if losses.size:
+            candidate.unasked_loss = float(losses.mean())
+        is_harmful = candidate.unasked_loss > largest_loss
+        if losses.size < MIN_LEARNING_QUERIES:
+            is_harmful = False
+        if candidate is default and is_harmful:
+            is_harmful = is_clear_gain(losses)
+        if not is_harmful:
+            allowed.append(candidate)
+
+    best = allowed[0]
+    for candidate in allowed[1:]:
+        if candidate.mean > best.mean + MEAN_TOLERANCE:
+            best = candidate
+    if default not in allowed:
+        return best
+
+    # Dev cannot show a gain with few queries for documents that have known queries.
+    queries_that_can_gain = int((~default.unasked).sum())
+    is_measurable = queries_that_can_gain >= MIN_LEARNING_QUERIES
+    if is_measurable and is_clear_gain(best.values - default.values):
+        return best
+    return default
 
 
 def evaluate_fusion(
-    collection: Collection, trial: Trial, known_counts: Any, choice: Mapping[str, Any]
+    collection: Collection, trial: Trial, search: FusionSearch, weights: Weights
 ) -> list[float]:
-    """Return nDCG@10 of each test query, by the fusion that was chosen on dev queries."""
+    """Return nDCG@10 of each test query by a fusion."""
     rows = collection.rows(trial.test)
+    vectors = collection.queries.vectors[rows]
     relevant = [trial.qrels[query] for query in trial.test]
-    search = collection.search(known_counts, choice["words"])
     found = search.candidates(
-        collection.queries.vectors[rows],
-        collection.queries.tokens[rows],
-        collection.query_counts[rows],
+        vectors, collection.queries.tokens[rows], collection.query_counts[rows]
     )
-    weights: Weights = choice["weights"]
-    return evaluate(search, found, collection.queries.vectors[rows], relevant, weights).tolist()
-
-
-def evaluate_bm25(
-    collection: Collection, trial: Trial, known_counts: Any, choice: Mapping[str, Any]
-) -> list[float]:
-    """Return nDCG@10 of each test query by BM25 alone."""
-    search = collection.search(known_counts, choice["words"])
-    return bm25_ndcg(collection, search, trial.test, trial.qrels)
+    return evaluate(search, found, vectors, relevant, weights).tolist()
 
 
 def bm25_ndcg(
@@ -383,11 +470,12 @@ def bm25_ndcg(
     return values
 
 
-def largest_similarity(dataset: Dataset, trial: Trial) -> list[float]:
+def largest_similarity(collection: Collection, trial: Trial) -> list[float]:
     """Return how similar each test query is to the known queries of its relevant documents.
 
     The value is the largest Jaccard index of words; -1 if there is no such known query.
     """
+    dataset = collection.dataset
     known_of: dict[int, list[frozenset[str]]] = defaultdict(list)
     for query in trial.test_known:
         for document in trial.qrels[query]:

@@ -22,17 +22,35 @@ from experiments.asked.choices import (
     choose_incdsi,
     compare,
     compare_methods,
+    default_methods,
     indexing_methods,
-    plain_values,
 )
 from experiments.asked.data import Dataset, Encoded, EncoderSource, reduce_to_articles
-from experiments.asked.memory import Collection, Outcome, run_trial, split_trials
+from experiments.asked.memory import (
+    DEFAULT_WEIGHTS,
+    DEFAULT_WORDS,
+    Collection,
+    Outcome,
+    run_trial,
+    split_trials,
+)
+from experiments.asked.page import (
+    MIN_UNASKED_QUERIES,
+    READING,
+    READING_END,
+    READING_START,
+    UNASKED,
+    render,
+    tables,
+)
 from experiments.asked.thumbs import measure_thumbs
-from experiments.asked.trained import measure_trained
+from experiments.asked.trained import best_step, measure_trained, train_on_known
 from experiments.tables import write_tables
 
 HERE = Path(__file__).parent
-PARTS = ("memory", "arrivals", "trained", "thumbs")
+PARTS = ("memory", "arrivals", "memory_trained", "trained", "thumbs")
+# Systems that are evaluated with known queries as words and without.
+FAMILIES = ("bm25", "fusion", "default bm25", "default fusion")
 
 
 def main() -> None:
@@ -66,16 +84,23 @@ def main() -> None:
                 if "training" in options:
                     part_settings["training"] = dict(settings["training"])
                     part_settings["training"].update(options["training"])
-                if part == "trained":
-                    trainings = arguments.cache / f"trained-{name}"
-                    rows = measure_trained(collection, encoder, options, part_settings, trainings)
+                if part in TRAINED_PARTS:
+                    trainings = arguments.cache / f"{part}-{name}"
+                    measure_trained_part = TRAINED_PARTS[part]
+                    rows = measure_trained_part(
+                        collection, encoder, options, part_settings, trainings
+                    )
                 else:
                     rows = MEASURES[part](collection, options, part_settings)
                 result.setdefault(part, {}).setdefault(encoder_name, {})[name] = rows
+                result["pooled"] = pool_unasked(result, settings["seed"])
                 result_file.write_text(json.dumps(result, indent=1) + "\n")
                 print(part, name, encoder_name, json.dumps(rows), flush=True)
     if (arguments.output / "README.md").is_file():
         write_tables(arguments.output, tables(result))
+        template = (arguments.output / READING).read_text()
+        text = render(template, result)
+        write_tables(arguments.output, text, READING_START, READING_END)
 
 
 def measure_memory(
@@ -83,9 +108,39 @@ def measure_memory(
 ) -> dict[str, Any]:
     """Measure known queries as words of documents, without new documents."""
     outcomes = []
-    for trial in split_trials(collection.dataset, options, settings["seed"]):
+    for trial in split_trials(collection, options, settings["seed"]):
         outcomes.append(run_trial(collection, trial, settings["grid"]))
     return summarize(outcomes, settings["groups"], settings["seed"])
+
+
+def measure_trained_memory(
+    collection: Collection,
+    encoder: EncoderSource,
+    options: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    cache: Path,
+) -> dict[str, Any]:
+    """Measure known queries as words beside an encoder that is trained on the same queries.
+
+    For each trial, `hce` is trained on the queries that are known when settings are chosen.
+
+    Args:
+        collection: The collection, encoded by the pretrained encoder.
+        encoder: The pretrained encoder.
+        options: Settings of the collection.
+        settings: All settings of the experiment.
+        cache: Folder of trained encoders and their vectors.
+    """
+    outcomes = []
+    steps = []
+    for number, trial in enumerate(split_trials(collection, options, settings["seed"])):
+        folder = cache / str(number)
+        trained = train_on_known(collection, trial, encoder, settings, folder)
+        outcomes.append(run_trial(trained, trial, settings["grid"]))
+        steps.append(best_step(folder / "train"))
+    row = summarize(outcomes, settings["groups"], settings["seed"])
+    row["best steps"] = steps
+    return row
 
 
 def measure_arrivals(
@@ -109,6 +164,11 @@ def measure_arrivals(
         row["choices"] = {**choices, "incdsi": asdict(incdsi)}
         row["tried"] = tried
         rows[name] = row
+
+        by_default = Experiment(
+            collection, tested, DEFAULT_WORDS, {"plain": DEFAULT_WEIGHTS, "words": DEFAULT_WEIGHTS}
+        )
+        rows[f"{name}, defaults"] = compare_methods(by_default, default_methods(), settings["seed"])
     return rows
 
 
@@ -131,8 +191,9 @@ def load(
     return Collection(dataset, documents, queries)
 
 
-# Functions that measure a part. The part "trained" has its own arguments.
+# Functions that measure a part. Parts with trainings have their own arguments.
 MEASURES = {"memory": measure_memory, "arrivals": measure_arrivals, "thumbs": measure_thumbs}
+TRAINED_PARTS = {"trained": measure_trained, "memory_trained": measure_trained_memory}
 
 
 def summarize(outcomes: Sequence[Outcome], borders: Sequence[float], seed: int) -> dict[str, Any]:
@@ -149,11 +210,12 @@ def summarize(outcomes: Sequence[Outcome], borders: Sequence[float], seed: int) 
         for system in outcomes[0].scores
     }
     groups: dict[str, Any] = {}
-    for group, in_group in query_groups(similarity, borders).items():
+    masks = query_groups(similarity, borders)
+    for group, in_group in masks.items():
         if not in_group.any():
             continue
         groups[group] = {"queries": int(in_group.sum())}
-        for family in ("bm25", "fusion"):
+        for family in FAMILIES:
             plain = scores[f"{family} plain"][in_group]
             known = scores[f"{family} words"][in_group]
             groups[group][family] = {
@@ -161,7 +223,43 @@ def summarize(outcomes: Sequence[Outcome], borders: Sequence[float], seed: int) 
                 "words": round(float(known.mean()), 4),
                 **compare(known - plain, seed),
             }
-    return {"groups": groups, "choices": [plain_values(outcome.choices) for outcome in outcomes]}
+    row = {"groups": groups, "choices": [outcome.choices for outcome in outcomes]}
+
+    # Few queries for documents without known queries are pooled with those of other collections.
+    unasked = masks[UNASKED]
+    if 0 < unasked.sum() < MIN_UNASKED_QUERIES:
+        row["differences without known"] = {}
+        for family in FAMILIES:
+            differences = scores[f"{family} words"] - scores[f"{family} plain"]
+            row["differences without known"][family] = differences[unasked].round(4).tolist()
+    return row
+
+
+def pool_unasked(result: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """Pool the queries for documents without known queries of collections with few of them.
+
+    Args:
+        result: Results of the part "memory".
+        seed: Seed of the tests.
+
+    Returns:
+        The names of the collections, the number of queries and the differences, by encoder.
+    """
+    pooled: dict[str, Any] = {}
+    for encoder, collections in result.get("memory", {}).items():
+        few = {
+            name: rows["differences without known"]
+            for name, rows in sorted(collections.items())
+            if "differences without known" in rows
+        }
+        if not few:
+            continue
+        pooled[encoder] = {"collections": list(few)}
+        for family in FAMILIES:
+            differences = np.concatenate([values[family] for values in few.values()])
+            pooled[encoder]["queries"] = len(differences)
+            pooled[encoder][family] = compare(differences, seed)
+    return pooled
 
 
 def query_groups(similarity: np.ndarray, borders: Sequence[float]) -> dict[str, np.ndarray]:
@@ -177,103 +275,12 @@ def query_groups(similarity: np.ndarray, borders: Sequence[float]) -> dict[str, 
     low, high = borders
     return {
         "all": np.ones(len(similarity), bool),
-        "relevant documents have no known query": similarity < 0,
+        UNASKED: similarity < 0,
         f"below {low}": (similarity >= 0) & (similarity < low),
         f"{low} to {high}": (similarity >= low) & (similarity < high),
         f"{high} and above": similarity >= high,
         f"below {high}": (similarity >= 0) & (similarity < high),
     }
-
-
-def tables(result: Mapping[str, Any]) -> str:
-    """Return the page's tables of a result."""
-    parts = []
-    for encoder, collections in result.get("memory", {}).items():
-        parts.append(memory_table(encoder, collections))
-    for encoder, collections in result.get("arrivals", {}).items():
-        for name, arrivals in collections.items():
-            for label, rows in arrivals.items():
-                parts.append(arrivals_table("Arrivals", f"{name} ({label})", encoder, rows))
-    for collections in result.get("trained", {}).values():
-        for name, encoders in collections.items():
-            for encoder, rows in encoders.items():
-                title = "Beside trainings, reduced collection"
-                parts.append(arrivals_table(title, name, encoder, rows))
-    for encoder, collections in result.get("thumbs", {}).items():
-        for name, thumbs in collections.items():
-            for rows in thumbs.values():
-                parts.append(arrivals_table("Thumbs, reduced collection", name, encoder, rows))
-    return "\n".join(parts)
-
-
-def memory_table(encoder: str, collections: Mapping[str, Any]) -> str:
-    """Return the table of known queries as words, by collection and group of test queries."""
-    lines = [
-        f"**Known queries as words, {encoder} encoder**",
-        "",
-        "| collection, largest Jaccard | queries | bm25 | bm25_known less bm25 | p "
-        "| fusion | with known queries less without | p |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for name, rows in sorted(collections.items()):
-        for group, row in rows["groups"].items():
-            cells = [f"{name}, {group}", f"{row['queries']:,}"]
-            for family in ("bm25", "fusion"):
-                values = row[family]
-                cells.append(f"{values['plain']:.3f}")
-                cells.append(format_difference(values))
-                cells.append(f"{values['p']:.4f}")
-            lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
-
-
-def arrivals_table(title: str, name: str, encoder: str, rows: Mapping[str, Any]) -> str:
-    """Return the table that compares the methods of indexing documents that get queries.
-
-    Args:
-        title: Title of the table.
-        name: Name of the collection and, if there are several, of its division.
-        encoder: Name of the encoder.
-        rows: Result of `compare_methods`.
-    """
-    documents = (
-        f"{rows['new documents']:,} documents arrive, {rows['bring queries']:,} with queries"
-    )
-    if "thumbs" in rows:
-        documents = (
-            f"{rows['bring queries']:,} of {rows['new documents']:,} documents, called new here, "
-            f"get {rows['thumbs']:,} thumbs up"
-        )
-    lines = [
-        f"**{title}, {name}, {encoder} encoder**: {documents}, beside "
-        f"{rows['old documents']:,}; {rows['new queries']:,} test queries for new documents, "
-        f"{rows['old queries']:,} for old",
-        "",
-        "| way | old | less plain | new | less plain | IncDSI's share, old | IncDSI's share, new |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for method, row in rows["ways"].items():
-        cells = [method]
-        for part in ("old", "new"):
-            less_plain = ""
-            if method != "plain":
-                less_plain = format_difference(row[f"{part} less plain"])
-            cells.append(f"{row[part]:.3f}")
-            cells.append(less_plain)
-        for part in ("old", "new"):
-            incdsi_share = ""
-            values = row.get(f"{part} less without IncDSI")
-            if values is not None:
-                incdsi_share = f"{format_difference(values)}, p {values['p']:.4f}"
-            cells.append(incdsi_share)
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
-
-
-def format_difference(values: Mapping[str, Any]) -> str:
-    """Return a difference with its interval."""
-    low, high = values["interval"]
-    return f"{values['difference']:+.3f} [{low:+.3f}, {high:+.3f}]"
 
 
 if __name__ == "__main__":

@@ -275,8 +275,8 @@ def choose_weights(
     queries: np.ndarray,
     relevant: Sequence[set[int]],
     grid: Mapping[str, Sequence[float]],
-) -> tuple[Weights, float]:
-    """Return the weights of a grid with the best mean nDCG@10, and that mean.
+) -> tuple[Weights, np.ndarray]:
+    """Return the weights of a grid with the best mean nDCG@10, and nDCG@10 of each query (q,).
 
     Args:
         search: The search.
@@ -286,15 +286,15 @@ def choose_weights(
         grid: Weights to try, under "bm25" and "late".
     """
     best = Weights()
-    best_mean = -1.0
+    best_values = np.full(len(relevant), -1.0)
     for bm25 in grid["bm25"]:
         for late in grid["late"]:
             weights = Weights(bm25, late)
-            mean = float(np.mean(evaluate(search, candidates, queries, relevant, weights)))
-            if mean > best_mean + MEAN_TOLERANCE:
+            values = evaluate(search, candidates, queries, relevant, weights)
+            if values.mean() > best_values.mean() + MEAN_TOLERANCE:
                 best = weights
-                best_mean = mean
-    return best, best_mean
+                best_values = values
+    return best, best_values
 
 
 def evaluate(

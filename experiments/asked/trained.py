@@ -24,7 +24,7 @@ from experiments.asked.choices import (
     indexing_methods,
 )
 from experiments.asked.data import Dataset, Encoded, EncoderSource
-from experiments.asked.memory import Collection
+from experiments.asked.memory import Collection, Trial
 from experiments.papers.data import INDEX, add_hierarchy
 from model_code.context import StageContext
 from model_code.corpus.tables import make_table, write_table
@@ -95,13 +95,7 @@ def measure_trained(
     def train_encoder(name: str, training: Training) -> tuple[Collection, EncoderSource]:
         folder = train_retriever(collection, training, settings, cache / name)
         source = EncoderSource(name, str(folder / "encoder"), encoder.max_tokens)
-        documents = Encoded.load_or_encode(
-            dataset.texts, source, cache / name / "documents", passages=True
-        )
-        queries = Encoded.load_or_encode(
-            list(dataset.queries.values()), source, cache / name / "queries", passages=False
-        )
-        return collection.with_encodings(documents, queries), source
+        return encode_again(collection, source, cache / name), source
 
     def learn_vectors(name: str, start: Collection, source: EncoderSource) -> Collection:
         training = Training("dsi", everything, all_known, source.path)
@@ -122,6 +116,49 @@ def measure_trained(
     for name, encoded in systems.items():
         rows[name] = compare_with_trainings(encoded, trained_again[name], arrivals, settings)
     return rows
+
+
+def train_on_known(
+    collection: Collection,
+    trial: Trial,
+    encoder: EncoderSource,
+    settings: Mapping[str, Any],
+    folder: Path,
+) -> Collection:
+    """Train `hce` on the known queries of a trial, and encode the collection again.
+
+    Args:
+        collection: The collection, encoded by the pretrained encoder.
+        trial: Division of its queries. Dev queries choose the best checkpoint.
+        encoder: The pretrained encoder.
+        settings: All settings of the experiment.
+        folder: Folder of the training and its vectors.
+    """
+    dataset = collection.dataset
+    known = {query: trial.qrels[query] for query in trial.dev_known}
+    dev = {query: trial.qrels[query] for query in trial.dev}
+    divided = collection.with_qrels({"train": known, "dev": dev})
+    documents = range(len(dataset.ids))
+    training = Training("hce", documents, trial.dev_known, encoder.path)
+    trained = train_retriever(divided, training, settings, folder)
+    source = EncoderSource("hce", str(trained / "encoder"), encoder.max_tokens)
+    return encode_again(collection, source, folder)
+
+
+def encode_again(collection: Collection, source: EncoderSource, cache: Path) -> Collection:
+    """Return the collection, encoded by another encoder.
+
+    Args:
+        collection: The collection.
+        source: The other encoder.
+        cache: Folder of its vectors.
+    """
+    dataset = collection.dataset
+    documents = Encoded.load_or_encode(dataset.texts, source, cache / "documents", passages=True)
+    queries = Encoded.load_or_encode(
+        list(dataset.queries.values()), source, cache / "queries", passages=False
+    )
+    return collection.with_encodings(documents, queries)
 
 
 def compare_with_trainings(
@@ -240,8 +277,13 @@ def is_improved(trained: Path) -> bool:
     Args:
         trained: Result of `train_retriever`.
     """
-    best_step: int = read_json(trained.parent / FINISHED)["best_step"]
-    return best_step > 0
+    return best_step(trained) > 0
+
+
+def best_step(trained: Path) -> int:
+    """Return the step of the best checkpoint of a training; 0 for its start."""
+    step: int = read_json(trained.parent / FINISHED)["best_step"]
+    return step
 
 
 def load_document_vectors(folder: Path, document_ids: Sequence[str]) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,10 @@ from scipy.optimize import minimize
 from experiments.asked.arrivals import Arrival, Experiment, FusedSolver, IncDsi, IndexingMethod
 from experiments.asked.choices import indexing_methods
 from experiments.asked.data import Dataset, Encoded, reduce_to_articles
-from experiments.asked.memory import Collection
+from experiments.asked.known import QueryTexts
+from experiments.asked.memory import DEFAULT_WORDS, Choice, Collection, choose, split_trials
+from experiments.asked.page import READING, incdsi_table, render
+from experiments.asked.run import HERE, pool_unasked
 from experiments.asked.search import Weights, WordSettings, bm25_weights, ndcg
 from experiments.asked.thumbs import keep_thumbs_on_hits
 from experiments.asked.trained import (
@@ -24,6 +28,8 @@ from experiments.asked.trained import (
 )
 from model_code.corpus.tables import load_corpus
 from model_code.encoding.token_signs import TokenSigns, pack_signs
+from model_code.files import read_json
+from model_code.incdsi.settings import AdditionSettings
 from tests.tiny_encoder import make_tiny_encoder
 
 DIMENSION = 16
@@ -157,6 +163,126 @@ def test_query_is_no_word_of_its_own_document(solver: FusedSolver) -> None:
     assert solver.score_without_query(position, query) == pytest.approx(expected)
 
 
+def test_query_that_does_not_count_takes_no_words_away(experiment: Experiment) -> None:
+    texts = dict(experiment.collection.dataset.queries)
+    # Both queries have the same words, so only the first one counts.
+    texts["new0"] = "term1 term2 term3"
+    texts["new1"] = "term3 term2 term1"
+    dataset = replace(experiment.collection.dataset, queries=texts)
+    collection = Collection(dataset, experiment.collection.documents, experiment.collection.queries)
+    other = Experiment(collection, experiment.arrival, experiment.words, experiment.weights)
+    method = IndexingMethod("both", "all", SETTINGS)
+    solver = FusedSolver(other, method, other.bm25("all"), other.weights["words"])
+    counted, left_out = other.query_rows(["new0", "new1"])
+
+    score = solver.score_without_query(OLD_DOCUMENTS, left_out)
+
+    plain = (solver.query_counts[left_out] @ solver.bm25[OLD_DOCUMENTS].T).toarray()[0, 0]
+    assert (OLD_DOCUMENTS, counted) in other.selected_queries("all")
+    assert (OLD_DOCUMENTS, left_out) not in other.selected_queries("all")
+    assert score == pytest.approx(plain)
+    assert solver.score_without_query(OLD_DOCUMENTS, counted) < plain
+
+
+def test_guard_allows_the_score_of_the_encoding(experiment: Experiment) -> None:
+    method = IndexingMethod("both", "all", replace(SETTINGS, guard=True, gamma1=0.0, gamma2=5.0))
+    solver = FusedSolver(experiment, method, experiment.bm25("all"), experiment.weights["words"])
+    solver.add_old_queries()
+    prior = solver.vectors[OLD_DOCUMENTS]
+    known = solver.constraints
+
+    limits = solver._known_limits(OLD_DOCUMENTS, np.array(experiment.query_rows(["new0"])))
+
+    assert (limits >= known.vectors @ prior / known.deviations).all()
+
+
+def test_query_that_both_documents_answer_is_no_constraint(experiment: Experiment) -> None:
+    method = IndexingMethod("both", "all", SETTINGS)
+    solver = FusedSolver(experiment, method, experiment.bm25("all"), experiment.weights["words"])
+    solver.add_old_queries()
+
+    limits = solver._known_limits(OLD_DOCUMENTS, solver.constraints.rows[:1])
+
+    assert np.isinf(limits).tolist() == [True] + [False] * (len(limits) - 1)
+
+
+def test_shipped_settings_are_those_of_the_product() -> None:
+    shipped = AdditionSettings()
+
+    assert IncDsi.shipped() == IncDsi(shipped.gamma1, shipped.gamma2, shipped.lambda2, 0.5)
+
+
+def test_known_queries_are_limited_as_in_the_product() -> None:
+    queries = {str(i): f"word{i} other{i}" for i in range(20)} | {"same": "Word0, other0!"}
+    dataset = Dataset(["a"], ["a text"], [""], queries, {"train": {}})
+    texts = QueryTexts(dataset)
+
+    selected = texts.select([(0, row) for row in range(21)])
+
+    assert len(selected) == 16
+    assert texts.numbers[0] == texts.numbers[20]
+
+
+def test_query_that_judges_is_not_known_under_another_id() -> None:
+    queries = {"train": "How to sort?", "other": "bees", "test": "how to SORT"}
+    qrels = {"train": {"train": {0}, "other": {0}}, "dev": {}, "test": {"test": {0}}}
+    dataset = Dataset(["a"], ["a text"], [""], queries, qrels)
+    random = np.random.default_rng(0)
+    collection = Collection(dataset, random_encoding(random, 1), random_encoding(random, 3))
+
+    [trial] = split_trials(collection, {}, seed=0)
+
+    assert list(trial.test_known) == ["other"]
+    assert list(trial.test) == ["test"]
+
+
+def dev_choice(words: WordSettings, values: list[float], unasked: list[bool]) -> Choice:
+    """A choice of which half of 80 dev queries have the first value, and half the second."""
+    first, second = values
+    return Choice(words, Weights(), np.array([first] * 40 + [second] * 40), np.repeat(unasked, 40))
+
+
+@pytest.mark.parametrize(
+    ("unasked_value", "weight"),
+    [
+        pytest.param(0.5, 1.0, id="clear gain"),
+        pytest.param(0.48, 0.25, id="other documents lose by the best weight"),
+    ],
+)
+def test_words_are_chosen_without_harm(unasked_value: float, weight: float) -> None:
+    unasked = [False, True]
+    candidates = [
+        dev_choice(WordSettings(), [0.5, 0.5], unasked),
+        dev_choice(DEFAULT_WORDS, [0.6, 0.5], unasked),
+        dev_choice(WordSettings(1.0, True), [0.8, unasked_value], unasked),
+    ]
+
+    assert choose(candidates, largest_loss=0.01).words.weight == weight
+
+
+def test_few_queries_without_known_ones_are_pooled() -> None:
+    few = dict.fromkeys(("bm25", "fusion", "default bm25", "default fusion"), [0.1, -0.3])
+    result = {"memory": {"pretrained": {"a": {"differences without known": few}, "b": {}}}}
+
+    pooled = pool_unasked(result, seed=0)["pretrained"]
+
+    assert pooled["collections"] == ["a"]
+    assert pooled["queries"] == 2
+    assert pooled["fusion"]["difference"] == -0.1
+
+
+def test_page_has_the_numbers_of_the_result() -> None:
+    template = (HERE / READING).read_text()
+    # Every number is a placeholder, but for numbers of the settings.
+    assert not re.search(r"[+-]?\.\d{3}", template)
+    assert render(template, read_json(HERE / "result.json")) in (HERE / "README.md").read_text()
+
+
+def test_docs_have_the_numbers_of_the_result() -> None:
+    docs = HERE.parents[1] / "docs"
+    assert incdsi_table(read_json(HERE / "result.json")) in (docs / "incdsi.md").read_text()
+
+
 def test_weight_zero_is_plain_bm25(experiment: Experiment) -> None:
     known = experiment.collection.known_counts(
         experiment.arrival.old_known, experiment.arrival.qrels
@@ -237,6 +363,7 @@ def test_methods_with_incdsi_have_one_without() -> None:
     for others_have_queries in (True, False):
         methods = indexing_methods(SETTINGS, "thumbs", others_have_queries)
         without = {method.words for method in methods if method.incdsi is None}
+        assert methods[0] == IndexingMethod("plain")
         assert {method.words for method in methods} == without
 
 
