@@ -321,7 +321,7 @@ def build_vectors(folder: Path, passages: int, base: str) -> dict[str, float]:
     vectors = np.load(folder / BASE_INDEX / VECTORS, mmap_mode="r")
     tokens = random_tokens(texts, vectors.shape[1])
     fingerprint = Encoder.load(folder / BUILD / "encoder").fingerprint()
-    index = DenseIndex.build(vectors, ids, fingerprint, IndexSettings(), tokens=tokens)
+    index = DenseIndex.build(vectors, ids, fingerprint, IndexSettings(), token_signs=tokens)
     index.save(folder / BUILD / "index")
     return {}
 

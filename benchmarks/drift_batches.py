@@ -169,9 +169,9 @@ def encode(encoder: Any, triples: Triples, with_cut_out: bool = True) -> Vectors
         if with_cut_out:
             cut_out_queries.append(cut_out_query)
     return Vectors(
-        documents=encoder.encode(documents),
-        cut_out=encoder.encode(cut_out_queries),
-        asked=encoder.encode(written_queries),
+        documents=encoder.encode_documents(documents),
+        cut_out=encoder.encode_queries(cut_out_queries),
+        asked=encoder.encode_queries(written_queries),
     )
 
 

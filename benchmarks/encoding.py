@@ -57,7 +57,7 @@ def rows(
 
     folder = locate_model(base)
     encode_functions = [
-        encoder.encode_passages,
+        encoder.encode_documents_by_last_layer,
         peer_encode(folder, max_tokens, encoder.device, bfloat16=False),
     ]
     if bfloat16:

@@ -50,7 +50,7 @@ WRITE_PAUSE_SECONDS = 0.5
 # File and function of each step of adding one document, as they appear in a profile.
 STEPS = {
     "receive": ("live_index.py", "receive"),
-    "encode": ("encoder.py", "encode_passages_with_tokens"),
+    "encode": ("encoder.py", "encode_documents_with_signs"),
     # Includes the encoding, which `_mean_step_seconds` subtracts.
     "write": ("generation_builder.py", "add"),
     "force to disk": ("generation_store.py", "commit"),
@@ -223,10 +223,10 @@ def batch_seconds(client: Client, live: Path, rows: Sequence[Row]) -> tuple[floa
     searcher = Searcher.open(live)
     encoder = searcher.base.retriever.encoder
     texts = [f"{row['title']} {row['text']}" for row in rows]
-    encoder.encode(texts[:32])
+    encoder.encode_queries(texts[:32])
 
     def encode() -> None:
-        encoder.encode_passages_with_tokens(texts)
+        encoder.encode_documents_with_signs(texts)
 
     encoding_before = _wall_seconds(encode)
     started = time.perf_counter()

@@ -90,8 +90,8 @@ def _encoding_costs(passages: int, base: str | Path) -> Cost:
     count = max(1, passages // PASSAGES_PER_ENCODED_TEXT)
     texts = [" ".join(text.split()[:WORDS_PER_TEXT]) for text in mixed_texts(count)]
     # The first call loads libraries, which the cost must not include.
-    encoder.encode_passages(texts[:8])
-    seconds = processor_seconds(lambda: encoder.encode_passages(texts))
+    encoder.encode_documents_by_last_layer(texts[:8])
+    seconds = processor_seconds(lambda: encoder.encode_documents_by_last_layer(texts))
     return {"encode": seconds * passages / len(texts)}
 
 

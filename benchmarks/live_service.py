@@ -28,7 +28,7 @@ from model_code.text.known_queries import by_document
 from orchestration.running_service import find_running_service
 
 if TYPE_CHECKING:
-    from model_code.encoding.encoder import WithTokens
+    from model_code.encoding.encoder import VectorsWithSigns
     from model_code.retrieval.bm25_index import KnownWords
     from model_code.retrieval.index_settings import IndexSettings
     from model_code.retrieval.indexed import NewPassages
@@ -48,7 +48,7 @@ def make_project(
     base: str | Path,
     passages: int,
     texts: Sequence[str] | None = None,
-    encoded: WithTokens | None = None,
+    encoded: VectorsWithSigns | None = None,
     feedback: float | None = None,
     fields: Sequence[Mapping[str, Any]] | None = None,
     settings: IndexSettings | None = None,
@@ -107,7 +107,7 @@ def make_project(
     if settings is None:
         settings = IndexSettings(flat_below=ALWAYS_EXACT)
 
-    index = DenseIndex.build(vectors, ids, encoder.fingerprint(), settings, tokens=tokens)
+    index = DenseIndex.build(vectors, ids, encoder.fingerprint(), settings, token_signs=tokens)
     index.save(build / "index")
     _write_documents(build / "documents.parquet", ids, texts, fields)
     _write_hierarchy(build / "hierarchy", vectors, ids)

@@ -172,7 +172,9 @@ def make_collection(root: Path, corpus: Corpus, passages: int, base: str | Path)
     encoder = Encoder.load(base)
     parts: list[np.ndarray] = []
     for start in range(0, len(corpus.texts), ENCODED_AT_ONCE):
-        parts.append(encoder.encode_passages(corpus.texts[start : start + ENCODED_AT_ONCE]))
+        parts.append(
+            encoder.encode_documents_by_last_layer(corpus.texts[start : start + ENCODED_AT_ONCE])
+        )
         print(f"{start + len(parts[-1]):,} documents encoded", file=sys.stderr, flush=True)
     vectors = np.concatenate(parts)
 
@@ -273,7 +275,7 @@ def time_query_encoding(new_rows: Sequence[Mapping[str, Any]], base: str | Path)
     queries = [query for new_row in new_rows for query in new_row["queries"]]
     encoder = Encoder.load(base)
     # The first call loads libraries.
-    encoder.encode(queries[:8])
+    encoder.encode_queries(queries[:8])
     started = time.process_time()
-    encoder.encode(queries)
+    encoder.encode_queries(queries)
     return time.process_time() - started

@@ -308,8 +308,8 @@ def _first_search_row(texts: Texts, tokenize: TokenBags, base: str | Path) -> di
     sample = texts.texts[::step]
     encoder = Encoder.load(base, for_search=True)
     # The first call loads libraries and is not timed.
-    encoder.encode_passages(sample[:8])
-    sample_seconds = seconds(partial(encoder.encode_passages, sample))
+    encoder.encode_documents_by_last_layer(sample[:8])
+    sample_seconds = seconds(partial(encoder.encode_documents_by_last_layer, sample))
     encoding_seconds = sample_seconds * len(texts.texts) / len(sample)
 
     size = f"{texts.name}, {len(texts.ids):,} texts"

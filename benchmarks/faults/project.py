@@ -116,7 +116,7 @@ def write_build(
     rules = TextRules(include_title=True, words=0, stride=1)
     # Each document is one passage. Its title is its id.
     passages = [rules.passages(document_id, text)[0] for document_id, text in texts.items()]
-    vectors = encoder.encode(passages)
+    vectors = encoder.encode_documents(passages)
     DenseIndex.build(vectors, ids, encoder.fingerprint()).save(folder / "index")
 
     # The hierarchy has one level with two leaves, whose centroids are the first two vectors.

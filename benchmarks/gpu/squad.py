@@ -231,7 +231,7 @@ class SquadExperiment:
         """
         queries = [text for text, _, _ in self.data.splits["test"]]
         relevant = torch.tensor([document for _, document, _ in self.data.splits["test"]])
-        query_vectors = torch.from_numpy(encoder.encode(queries))
+        query_vectors = torch.from_numpy(encoder.encode_queries(queries))
         documents = torch.from_numpy(vectors)
 
         ranks = []

@@ -142,7 +142,7 @@ def make_inputs(passages: int, queries: int, encoder: Encoder) -> Inputs:
         documents.append(document)
 
     query_texts = [" ".join(text.split()[:WORDS_PER_QUERY]) for text in texts[:queries]]
-    query_vectors = encoder.encode(query_texts)
+    query_vectors = encoder.encode_queries(query_texts)
     peer_queries = [
         PeerQuery(text, np.asarray(vector, np.float32))
         for text, vector in zip(query_texts, query_vectors, strict=True)
@@ -203,10 +203,10 @@ class OurIndex:
         """Return the milliseconds of encoding a query as a search does it."""
         dense = self._searcher.retriever.dense
         assert dense is not None
-        return _milliseconds(lambda: dense.encode_with_tokens([text]))
+        return _milliseconds(lambda: dense.encode_queries_with_signs([text]))
 
     def _encode_document(self, text: str) -> float:
-        return _milliseconds(lambda: self._encoder.encode_with_tokens([text]))
+        return _milliseconds(lambda: self._encoder.encode_queries_with_signs([text]))
 
 
 def _build(folder: Path, documents: Sequence[PeerDocument], base: str | Path) -> None:

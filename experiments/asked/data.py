@@ -102,9 +102,9 @@ class Encoded:
 
         cache.mkdir(parents=True, exist_ok=True)
         if passages:
-            vectors, tokens = encoder.model.encode_passages_with_tokens(texts)
+            vectors, tokens = encoder.model.encode_documents_with_signs(texts)
         else:
-            vectors, tokens = encoder.model.encode_with_tokens(texts)
+            vectors, tokens = encoder.model.encode_queries_with_signs(texts)
         tokens.save(cache)
         np.save(vectors_file, vectors)
         return cls(vectors, tokens)

@@ -126,7 +126,7 @@ def measure() -> dict[str, Any]:
         The result of `_summarise` by kind of retriever and column.
     """
     texts = mixed_texts(DOCUMENTS)
-    encoded = Encoder.load(BASE, for_search=True).encode_passages_with_tokens(texts)
+    encoded = Encoder.load(BASE, for_search=True).encode_documents_with_signs(texts)
     rounds: dict[str, list[dict[str, list[float]]]] = {kind: [] for kind in KINDS}
     with tempfile.TemporaryDirectory() as folder:
         projects = {}

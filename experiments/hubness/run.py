@@ -89,7 +89,7 @@ class Collection:
         # One pseudo-query of each of `BANK_SIZE` documents, which a hash of their ids selects.
         query_of_document = pseudo_queries.groupby("document_id", sort=False)["text"].first()
         document_ids = sorted(query_of_document.index, key=_bank_position)[:BANK_SIZE]
-        queries = self.encoder.encode([query_of_document[name] for name in document_ids])
+        queries = self.encoder.encode_queries([query_of_document[name] for name in document_ids])
 
         # Products of pseudo-queries and documents, (queries, documents).
         products = self.best_passages(queries @ self.vectors.T)
@@ -188,7 +188,7 @@ def measure(project: Path, split: str) -> dict[str, Any]:
     collection = Collection(project / "artifacts")
     judgements = collection.corpus.judgements(split)
     query_ids = sorted(judgements.queries, key=hash_text)[:MAX_QUERIES]
-    vectors = collection.encoder.encode([judgements.queries[query] for query in query_ids])
+    vectors = collection.encoder.encode_queries([judgements.queries[query] for query in query_ids])
     runs: dict[str, dict[str, list[tuple[str, float]]]] = {}
     for query, vector in zip(query_ids, vectors, strict=True):
         text = judgements.queries[query]

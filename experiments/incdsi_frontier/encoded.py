@@ -128,7 +128,7 @@ def _encode_texts(
         if cached_file.exists():
             return np.load(cached_file)
 
-    vectors = Encoder.load(base, max_tokens, for_search=True).encode(texts)
+    vectors = Encoder.load(base, max_tokens, for_search=True).encode_queries(texts)
     if cached_file is not None:
         with atomic_write(cached_file) as temporary_path, temporary_path.open("wb") as stream:
             np.save(stream, vectors)

@@ -54,12 +54,12 @@ class StoredQueryVectors(nn.Module):
         self.device = torch.device("cpu")
         self.backbone = nn.Identity()
 
-    def encode(self, texts: Sequence[str], progress: Progress = no_progress) -> np.ndarray:
+    def encode_queries(self, texts: Sequence[str], progress: Progress = no_progress) -> np.ndarray:
         """Return the vectors (n, H) of queries, whose texts are row numbers."""
         return self.vectors[[int(text) for text in texts]]
 
     # There is nothing to tokenize: the trainer looks vectors up.
-    tokenize = encode
+    tokenize = encode_queries
     prompts = Prompts()
 
 

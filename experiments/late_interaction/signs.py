@@ -134,9 +134,11 @@ class Corpus:
 
         encoder = Encoder.load(encoder_folder, for_search=True)
         progress = partial(print_progress, name)
-        vectors, tokens = encoder.encode_passages_with_tokens(self.texts, progress)
+        vectors, tokens = encoder.encode_documents_with_signs(self.texts, progress)
         exact = IndexSettings(flat_below=ALWAYS_EXACT)
-        index = DenseIndex.build(vectors, self.ids, encoder.fingerprint(), exact, tokens=tokens)
+        index = DenseIndex.build(
+            vectors, self.ids, encoder.fingerprint(), exact, token_signs=tokens
+        )
         index_folder = self.folder / name / "index"
         index.save(index_folder)
         return open_retriever(encoder_folder, index_folder)
@@ -177,7 +179,7 @@ class Corpus:
             scores = self.score(FusedSearch(stripped, fusion))
             results[plan.system] = SystemResult(scores, dict(fusion.weights))
 
-        tokens = opened[name].dense.index.tokens
+        tokens = opened[name].dense.index.token_signs
         return results, tokens.bits.nbytes + tokens.starts.nbytes
 
     def score(self, search: FusedSearch) -> np.ndarray:

@@ -212,11 +212,13 @@ class Build:
         changed_rows = [row for row, text in enumerate(stripped) if text != whole[row]]
         if changed_rows:
             changed_texts = [stripped[row] for row in changed_rows]
-            vectors[changed_rows] = self.base_encoder.encode_passages(changed_texts)
+            vectors[changed_rows] = self.base_encoder.encode_documents_by_last_layer(changed_texts)
         # The node of each passage at each level, (passages, levels).
         nodes = hierarchy.place(vectors)
 
-        for query, documents in zip(self.base_encoder.encode(texts), candidates, strict=True):
+        for query, documents in zip(
+            self.base_encoder.encode_queries(texts), candidates, strict=True
+        ):
             candidate_rows = [row for document_id in documents for row in rows_of[document_id]]
             level_cosines = []
             for level, centroids in enumerate(hierarchy.centroids):

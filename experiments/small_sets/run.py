@@ -327,7 +327,7 @@ def dense_scores(
 ) -> dict[str, np.ndarray]:
     """Return the inner products of each test question with all documents, (documents,) each."""
     documents = encoder.encode_documents(tables.passages.texts)
-    queries = encoder.encode(list(test_texts))
+    queries = encoder.encode_queries(list(test_texts))
     return {text: documents @ query for text, query in zip(test_texts, queries, strict=True)}
 
 

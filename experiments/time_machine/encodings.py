@@ -20,7 +20,7 @@ from model_code.progress import Progress, no_progress
 
 # Methods of `Encoder` whose results are cached. Indexes and fusions call them. Training calls other
 # methods, because the weights of the encoder change.
-CACHED_METHODS = ("encode_with_tokens", "encode_passages_with_tokens")
+CACHED_METHODS = ("encode_queries_with_signs", "encode_documents_with_signs")
 
 EncodeMethod = Callable[..., tuple[np.ndarray, TokenSigns]]
 

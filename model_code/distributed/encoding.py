@@ -18,7 +18,7 @@ import torch
 
 from model_code.distributed import engine
 from model_code.distributed.engine import ScaleSettings
-from model_code.encoding.encoder import Encoder, WithTokens
+from model_code.encoding.encoder import Encoder, VectorsWithSigns
 from model_code.encoding.hardware import uses_bfloat16
 from model_code.encoding.token_signs import TokenSigns
 from model_code.files import atomic_write
@@ -37,7 +37,7 @@ def encode_resumably(
     texts: Sequence[str],
     folder: Path,
     progress: Progress = no_progress,
-    method: str = "encode",
+    method: str = "encode_queries",
 ) -> np.ndarray:
     """Encode texts shard by shard, and resume from finished shards of an interrupted call.
 
@@ -48,7 +48,7 @@ def encode_resumably(
         texts: The texts.
         folder: Folder of finished shards. No other encoder or texts may use it.
         progress: Called after each shard.
-        method: Method of the encoder: "encode", or "encode_documents" for v vectors per text.
+        method: Method of the encoder, such as "encode_documents", which makes v vectors per text.
 
     Returns:
         Vectors, (n, H) or (n * v, H) float32.
@@ -65,17 +65,17 @@ def encode_resumably(
     return _join_shards(read_shards)["vectors"]
 
 
-def encode_tokens_resumably(
+def encode_with_signs_resumably(
     encoder: Encoder, texts: Sequence[str], folder: Path, progress: Progress = no_progress
-) -> WithTokens:
+) -> VectorsWithSigns:
     """Encode texts with their token signs shard by shard, so that an interrupted call resumes.
 
-    Token signs are one bit per dimension of each word's vector. The result equals that of
-    `encoder.encode_passages_with_tokens`. See `encode_resumably` for the arguments.
+    The result equals that of `encoder.encode_documents_with_signs`. See `encode_resumably` for the
+    arguments.
     """
-    method = "encode_passages_with_tokens"
+    method = "encode_documents_with_signs"
 
-    def to_arrays(encoded: WithTokens) -> Arrays:
+    def to_arrays(encoded: VectorsWithSigns) -> Arrays:
         vectors, signs = encoded
         return {"vectors": vectors, "bits": signs.bits, "starts": signs.starts}
 
@@ -86,7 +86,7 @@ def encode_tokens_resumably(
             yield shard
 
     if not len(texts):
-        return encoder.encode_passages_with_tokens([])
+        return encoder.encode_documents_with_signs([])
     joined = _join_shards(read_shards)
     starts = np.concatenate([[0], np.cumsum(joined["token_counts"])])
     return joined["vectors"], TokenSigns(joined["bits"], starts)
@@ -124,7 +124,7 @@ def keep_shards(
     folder: Path,
     to_arrays: Callable[[Any], Arrays],
     progress: Progress,
-    method: str = "encode",
+    method: str,
 ) -> Iterator[Arrays]:
     """Yield the arrays of each shard in the order of the texts, and encode missing shards first.
 
@@ -156,9 +156,7 @@ def keep_shards(
             yield dict(archive)
 
 
-def encode_shards(
-    encoder: Any, shards: Iterable[Shard], method: str = "encode"
-) -> Iterator[tuple[int, Any]]:
+def encode_shards(encoder: Any, shards: Iterable[Shard], method: str) -> Iterator[tuple[int, Any]]:
     """Encode shards, and yield the number of each shard with the result of the encoder's method.
 
     A shard is divided into the same batches in every process. So its result has the same bits on

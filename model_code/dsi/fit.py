@@ -378,7 +378,7 @@ def _encode_documents(
         rows = dev.passages.of(document).tolist()
         texts.extend(dev.passages.texts[row] for row in rows)
         owners.extend([number] * len(rows))
-    vectors = encoder.encode_passages(texts, progress)
+    vectors = encoder.encode_documents_by_last_layer(texts, progress)
     return document_means(vectors, np.array(owners), len(documents))
 
 

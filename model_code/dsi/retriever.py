@@ -97,6 +97,6 @@ class DsiRetriever(DenseRetriever):
         number_of = {document_id: number for number, document_id in enumerate(document_ids)}
         # Each passage belongs to a document, given by its number.
         owners = np.array([number_of[document_id] for document_id in new.document_ids])
-        passage_vectors = self.encoder.encode_passages(new.texts)
+        passage_vectors = self.encoder.encode_documents_by_last_layer(new.texts)
         means = document_means(passage_vectors, owners, len(document_ids))
         return document_ids, means * np.float32(self.encoding_scale)

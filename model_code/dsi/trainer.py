@@ -281,7 +281,7 @@ class DocumentTrainer(Trainer):
         """Return the vectors of the dev queries; a frozen encoder encodes them once."""
         is_encoder_trained = self.query_vectors is None
         if self._dev_queries is None or is_encoder_trained:
-            self._dev_queries = self.encoder.encode(dev.queries)
+            self._dev_queries = self.encoder.encode_queries(dev.queries)
         return self._dev_queries
 
     def _index_dev_passages(self, dev: DevEvaluator) -> np.ndarray:

@@ -26,12 +26,12 @@ class Encoding(NamedTuple):
 
     Attributes:
         vectors: Vectors, the same number for each text, shape (r, H), float32.
-        tokens: Token signs, one bit per dimension of each word's vector. None if the index stores
-            no token signs.
+        token_signs: Token signs, one bit per dimension of each word's vector. None if the index
+            stores none.
     """
 
     vectors: np.ndarray
-    tokens: TokenSigns | None
+    token_signs: TokenSigns | None
 
 
 # Function that encodes texts. It makes the same number of vectors for each text.
@@ -131,13 +131,15 @@ def split_encoding(encoding: Encoding, count: int) -> list[Encoding]:
     parts: list[Encoding] = []
     vectors = encoding.vectors.reshape(count, -1, encoding.vectors.shape[-1])
     for i in range(count):
-        tokens = None if encoding.tokens is None else encoding.tokens[i : i + 1]
-        parts.append(Encoding(vectors[i].copy(), tokens))
+        token_signs = None
+        if encoding.token_signs is not None:
+            token_signs = encoding.token_signs[i : i + 1]
+        parts.append(Encoding(vectors[i].copy(), token_signs))
     return parts
 
 
 def join_encodings(encodings: Sequence[Encoding]) -> Encoding:
     """Return the encoding of all texts of several encodings, in their order."""
     vectors = np.concatenate([encoding.vectors for encoding in encodings])
-    tokens = TokenSigns.concatenate([encoding.tokens for encoding in encodings])
-    return Encoding(vectors, tokens)
+    token_signs = TokenSigns.concatenate([encoding.token_signs for encoding in encodings])
+    return Encoding(vectors, token_signs)

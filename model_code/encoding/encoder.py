@@ -69,7 +69,7 @@ Features = dict[str, Tensor]
 Forward = Callable[[Features], torch.Tensor]
 
 # Unit vectors (n, H) float32 of n texts, and their token signs.
-WithTokens = tuple[np.ndarray, TokenSigns]
+VectorsWithSigns = tuple[np.ndarray, TokenSigns]
 
 # A function that receives the numbers of a batch's texts, their features and their token ids.
 BatchCallback = Callable[[list[int], Features, list[list[int]]], None]
@@ -528,7 +528,7 @@ class Encoder(TextModel):
         token_counts = weights.sum(1).clamp(min=1e-9)
         return (states * weights).sum(1) / token_counts
 
-    def encode(self, texts: Sequence[str], progress: Progress = no_progress) -> np.ndarray:
+    def encode_queries(self, texts: Sequence[str], progress: Progress = no_progress) -> np.ndarray:
         """Encode queries. The same texts in the same order give equal bytes.
 
         All texts of a batch have the same length, because padding changes a vector, in bfloat16 by
@@ -570,37 +570,38 @@ class Encoder(TextModel):
         """
         return self.token_ids(self.prompts.to_documents(texts))
 
-    def encode_passages(self, texts: Sequence[str], progress: Progress = no_progress) -> np.ndarray:
+    def encode_documents_by_last_layer(
+        self, texts: Sequence[str], progress: Progress = no_progress
+    ) -> np.ndarray:
         """Encode documents by the last layer only: one vector (n, H) each, float32."""
         return self._encode(self, self.prompts.to_documents(texts), 1, progress)
 
-    def encode_with_tokens(
+    def encode_queries_with_signs(
         self, texts: Sequence[str], progress: Progress = no_progress
-    ) -> WithTokens:
+    ) -> VectorsWithSigns:
         """Return the vectors of queries, and the signs of their words' vectors.
 
-        The signs are one bit per dimension. By them, late interaction compares each word of a query
-        with each word of a passage.
+        By the signs, late interaction compares each word of a query with each word of a passage.
 
         The vector of a word is the sum of the states of its tokens. A word with several tokens is
         repeated once per token, so that rare words weigh more. The prompt, and tokens without a
         letter or digit, are left out.
         """
-        return self._encode_tokens(self.prompts.query, texts, progress, are_queries=True)
+        return self._encode_with_signs(self.prompts.query, texts, progress, are_queries=True)
 
-    def encode_passages_with_tokens(
+    def encode_documents_with_signs(
         self, texts: Sequence[str], progress: Progress = no_progress
-    ) -> WithTokens:
+    ) -> VectorsWithSigns:
         """Return the vectors of documents, and the signs of their words' vectors.
 
-        The vectors are those of `encode_passages`. The signs are one bit per dimension. Unlike in
-        `encode_with_tokens`, a word with several tokens is not repeated.
+        The vectors are those of `encode_documents_by_last_layer`. Unlike in
+        `encode_queries_with_signs`, a word with several tokens is not repeated.
         """
-        return self._encode_tokens(self.prompts.document, texts, progress, are_queries=False)
+        return self._encode_with_signs(self.prompts.document, texts, progress, are_queries=False)
 
-    def _encode_tokens(
+    def _encode_with_signs(
         self, prompt: str, texts: Sequence[str], progress: Progress, are_queries: bool
-    ) -> WithTokens:
+    ) -> VectorsWithSigns:
         """Return the vectors of texts, and the signs of their words' vectors.
 
         Args:
@@ -608,7 +609,7 @@ class Encoder(TextModel):
             texts: The texts.
             progress: Called with the number of finished texts after each batch.
             are_queries: Whether a word with several tokens is repeated once per token, and batches
-                are not padded; see `encode_with_tokens` and `encode`.
+                are not padded; see `encode_queries_with_signs` and `encode_queries`.
         """
         vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
         signs_by_text: dict[int, np.ndarray] = {}

@@ -49,10 +49,10 @@ class SearchEncoder(Protocol):
     def pytorch(self) -> Encoder:
         """The encoder in PyTorch, which is faster for many texts."""
 
-    def encode(self, texts: Sequence[str], progress: Progress = ...) -> np.ndarray:
+    def encode_queries(self, texts: Sequence[str], progress: Progress = ...) -> np.ndarray:
         """Return the unit vectors (n, H) of queries."""
 
-    def encode_with_tokens(
+    def encode_queries_with_signs(
         self, texts: Sequence[str], progress: Progress = ...
     ) -> tuple[np.ndarray, TokenSigns]:
         """Return the vectors (n, H) of queries, and the signs of their words' vectors."""
@@ -60,10 +60,12 @@ class SearchEncoder(Protocol):
     def encode_documents(self, texts: Sequence[str], progress: Progress = ...) -> np.ndarray:
         """Return the vectors (n * v, H) of documents, v rows per text."""
 
-    def encode_passages(self, texts: Sequence[str], progress: Progress = ...) -> np.ndarray:
+    def encode_documents_by_last_layer(
+        self, texts: Sequence[str], progress: Progress = ...
+    ) -> np.ndarray:
         """Return the vectors (n, H) of documents by the last layer only."""
 
-    def encode_passages_with_tokens(
+    def encode_documents_with_signs(
         self, texts: Sequence[str], progress: Progress = ...
     ) -> tuple[np.ndarray, TokenSigns]:
         """Return the vectors (n, H) of documents, and the signs of their words' vectors."""
@@ -119,7 +121,7 @@ class QueryEncoder:
         self._tokenizer = PlainTokenizer(folder)
         self._word_states = WordStates(self._tokenizer)
 
-    def encode(self, texts: Sequence[str], progress: Progress = no_progress) -> np.ndarray:
+    def encode_queries(self, texts: Sequence[str], progress: Progress = no_progress) -> np.ndarray:
         """Encode queries.
 
         Texts that are encoded together influence only the last bits of each other's vectors.
@@ -139,12 +141,12 @@ class QueryEncoder:
         self._encode_each(self.prompts.to_queries(texts), store, progress)
         return vectors
 
-    def encode_with_tokens(
+    def encode_queries_with_signs(
         self, texts: Sequence[str], progress: Progress = no_progress
     ) -> tuple[np.ndarray, TokenSigns]:
         """Return the vectors of queries, and the signs of their words' vectors.
 
-        The signs are those of `Encoder.encode_with_tokens`.
+        The signs are those of `Encoder.encode_queries_with_signs`.
         """
         vectors = np.empty((len(texts), self.dimension), np.float32)
         signs_by_text: dict[int, np.ndarray] = {}
@@ -165,15 +167,17 @@ class QueryEncoder:
         """Encode documents with PyTorch; see `Encoder.encode_documents`."""
         return self.pytorch.encode_documents(texts, progress)
 
-    def encode_passages(self, texts: Sequence[str], progress: Progress = no_progress) -> np.ndarray:
-        """Encode documents with PyTorch; see `Encoder.encode_passages`."""
-        return self.pytorch.encode_passages(texts, progress)
+    def encode_documents_by_last_layer(
+        self, texts: Sequence[str], progress: Progress = no_progress
+    ) -> np.ndarray:
+        """Encode documents with PyTorch; see `Encoder.encode_documents_by_last_layer`."""
+        return self.pytorch.encode_documents_by_last_layer(texts, progress)
 
-    def encode_passages_with_tokens(
+    def encode_documents_with_signs(
         self, texts: Sequence[str], progress: Progress = no_progress
     ) -> tuple[np.ndarray, TokenSigns]:
-        """Encode documents with PyTorch; see `Encoder.encode_passages_with_tokens`."""
-        return self.pytorch.encode_passages_with_tokens(texts, progress)
+        """Encode documents with PyTorch; see `Encoder.encode_documents_with_signs`."""
+        return self.pytorch.encode_documents_with_signs(texts, progress)
 
     def document_token_ids(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids that the encoder reads of documents, prompt and limit included."""

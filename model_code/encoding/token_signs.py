@@ -9,7 +9,8 @@ where d_ij is the number of bits in which tokens i and j differ. b is the number
 padded to a multiple of 64. The score of a document is that of its best passage.
 
 Only integers are summed, so the bits of a score do not depend on other texts. A token of
-all-MiniLM-L6-v2 takes 48 bytes. A "token" is a whole word here, see `Encoder.encode_with_tokens`.
+all-MiniLM-L6-v2 takes 48 bytes. A "token" is a whole word here, see
+`Encoder.encode_queries_with_signs`.
 """
 
 from __future__ import annotations

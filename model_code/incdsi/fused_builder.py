@@ -322,16 +322,16 @@ def replace_vectors(score: FusedScore, segment: LoadedSegment, solver: FusedSolv
     component = folder if score.dense_name is None else folder / score.dense_name
 
     # The token signs may be mapped from the file that is written below. So they are copied first.
-    tokens = index.tokens
-    if tokens is not None:
-        tokens = TokenSigns(np.array(tokens.bits), tokens.starts)
+    token_signs = index.token_signs
+    if token_signs is not None:
+        token_signs = TokenSigns(np.array(token_signs.bits), token_signs.starts)
     solved = DenseIndex.build(
         solver.vectors,
         index.document_ids,
         index.fingerprint,
         EXACT_SETTINGS,
         index.vectors_per_passage,
-        tokens,
+        token_signs,
     )
     solved.save(component)
     retriever: Any = segment.retriever

@@ -200,7 +200,7 @@ class FusedScore:
             vectors: Vectors (q, H) of the queries. None computes them.
         """
         if vectors is None:
-            vectors = self.encoder_retriever.encoder.pytorch.encode(list(texts))
+            vectors = self.encoder_retriever.encoder.pytorch.encode_queries(list(texts))
         terms = None
         if self.base_bm25 is not None:
             terms = self.base_bm25.encode_queries(texts)

@@ -368,7 +368,7 @@ class _Batch:
             else:
                 known[text] = vector
         if missing:
-            encoded = self.score.encoder_retriever.encoder.pytorch.encode(missing)
+            encoded = self.score.encoder_retriever.encoder.pytorch.encode_queries(missing)
             known.update(zip(missing, encoded, strict=True))
         return np.array([known[text] for text in texts], np.float32)
 

@@ -206,7 +206,7 @@ def query_vectors(
     if not texts:
         return []
     groups = [constraint_texts(title, text, spans) for title, text in texts]
-    vectors = encoder.encode([text for group in groups for text in group])
+    vectors = encoder.encode_queries([text for group in groups for text in group])
     group_ends = np.cumsum([len(group) for group in groups])
     return np.split(vectors, group_ends[:-1])
 

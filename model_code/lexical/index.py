@@ -648,7 +648,7 @@ def encode_resumably(
         return {"ids": entries, "weights": weights}
 
     embeddings: list[Sparse] = []
-    for shard in keep_shards(encoder, texts, folder, to_arrays, progress):
+    for shard in keep_shards(encoder, texts, folder, to_arrays, progress, "encode"):
         embeddings.extend(zip(shard["ids"], shard["weights"], strict=True))
     return embeddings
 

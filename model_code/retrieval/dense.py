@@ -59,7 +59,7 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
 
     def encode_queries(self, texts: Sequence[str]) -> np.ndarray:
         """Encode query texts as vectors (q, H)."""
-        return self.encoder.encode(texts)
+        return self.encoder.encode_queries(texts)
 
     def normalize_query(self, vector: Sequence[float]) -> np.ndarray:
         """Turn a user's vector into an encoded query: a float32 array (1, H) of length 1.
@@ -91,9 +91,9 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
         unit = scaled / np.linalg.norm(scaled)
         return unit[np.newaxis].astype(np.float32)
 
-    def encode_with_tokens(self, texts: Sequence[str]) -> tuple[np.ndarray, TokenSigns]:
+    def encode_queries_with_signs(self, texts: Sequence[str]) -> tuple[np.ndarray, TokenSigns]:
         """Return the vectors (q, H) of query texts, and their token signs."""
-        return self.encoder.encode_with_tokens(texts)
+        return self.encoder.encode_queries_with_signs(texts)
 
     def search_encoded(
         self, queries: np.ndarray, k: int, allowed: Collection[str] | None = None
@@ -181,31 +181,33 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
         for text, tokens in zip(new_texts, self.encoder.document_token_ids(new_texts), strict=True):
             unchanged_rows = rows_by_tokens.get(tuple(tokens))
             if unchanged_rows is not None:
-                signs = None if index.tokens is None else index.tokens[unchanged_rows]
+                signs = None
+                if index.token_signs is not None:
+                    signs = index.token_signs[unchanged_rows]
                 encodings[text] = Encoding(np.array(index.vectors[unchanged_rows]), signs)
         self._ahead.keep(encodings)
 
     def _encode_texts(self, texts: Sequence[str]) -> Encoding:
         """Return the vectors of new passages, and their token signs if the index has some."""
-        if self.index.tokens is None:
+        if self.index.token_signs is None:
             return Encoding(self.encoder.encode_documents(texts), None)
-        return Encoding(*self.encoder.encode_passages_with_tokens(texts))
+        return Encoding(*self.encoder.encode_documents_with_signs(texts))
 
     def write_segment(self, folder: Path, new: NewPassages) -> None:
         """Encode new passages and index them in `folder`.
 
         If the index of the build has token signs, the segment has them as well.
         """
-        tokens = None
-        if self.index.tokens is None:
+        token_signs = None
+        if self.index.token_signs is None:
             document_ids, vectors = self.encode_new_passages(new)
         else:
             # An index with token signs has one vector per passage, so each passage is one row.
             document_ids = list(new.document_ids)
-            vectors, tokens = self._ahead.take(new.texts, self._encode_texts)
+            vectors, token_signs = self._ahead.take(new.texts, self._encode_texts)
         if new.refine is not None:
             vectors = self._refine(new, document_ids, vectors)
-        self._build_exact_index(vectors, document_ids, tokens).save(folder)
+        self._build_exact_index(vectors, document_ids, token_signs).save(folder)
 
     def reopen(self, folder: Path) -> Self:
         """Return a retriever with the same encoder over the index in another folder."""
@@ -220,18 +222,21 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
             folder: Folder of the index.
         """
         vectors = []
-        tokens = []
+        token_signs: list[TokenSigns | None] = []
         document_ids = []
         for retriever, selected_ids in sources:
             index = retriever.index
             rows = index.ids.rows_of(selected_ids)
             vectors.append(index.vectors[rows])
-            tokens.append(None if index.tokens is None else index.tokens[rows])
+            selected_signs = None
+            if index.token_signs is not None:
+                selected_signs = index.token_signs[rows]
+            token_signs.append(selected_signs)
             document_ids.extend(index.document_ids[row] for row in rows.tolist())
 
         first_retriever, _ = sources[0]
         merged = first_retriever._build_exact_index(
-            np.concatenate(vectors), document_ids, TokenSigns.concatenate(tokens)
+            np.concatenate(vectors), document_ids, TokenSigns.concatenate(token_signs)
         )
         merged.save(folder)
 
@@ -284,7 +289,7 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
             document's known queries, which may be 0.
         """
         vectors_of = {
-            document_id: self.encoder.pytorch.encode(list(queries))
+            document_id: self.encoder.pytorch.encode_queries(list(queries))
             for document_id, queries in new.queries.items()
         }
         no_vectors = np.empty((0, self.encoder.dimension), np.float32)
@@ -318,7 +323,7 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
         return refined.astype(np.float32)
 
     def _build_exact_index(
-        self, vectors: np.ndarray, document_ids: Sequence[str], tokens: TokenSigns | None
+        self, vectors: np.ndarray, document_ids: Sequence[str], token_signs: TokenSigns | None
     ) -> DenseIndex:
         """Index vectors of this retriever's encoder for exact search.
 
@@ -330,5 +335,5 @@ class DenseRetriever(IndexedRetriever[np.ndarray]):
             self.fingerprint,
             EXACT_SETTINGS,
             self.index.vectors_per_passage,
-            tokens,
+            token_signs,
         )

@@ -91,7 +91,7 @@ class DenseIndex:
         settings: IndexSettings,
         approximate: Any | None,
         vectors_per_passage: int = 1,
-        tokens: TokenSigns | None = None,
+        token_signs: TokenSigns | None = None,
         vector_file: RowFile | None = None,
     ) -> None:
         """Wrap vectors and their optional inverted file. Use `build` or `load` instead.
@@ -103,7 +103,7 @@ class DenseIndex:
             settings: How the index is searched.
             approximate: FAISS's inverted file of the vectors, numbered by row. None: exact search.
             vectors_per_passage: Number of consecutive rows that represent one passage.
-            tokens: Token signs of the passages, if they are stored.
+            token_signs: Token signs of the passages, if they are stored.
             vector_file: File from which single vectors are read. None: from `vectors`.
         """
         self.vectors = vectors
@@ -112,7 +112,7 @@ class DenseIndex:
         self.settings = settings
         self.approximate = approximate
         self.vectors_per_passage = vectors_per_passage
-        self.tokens = tokens
+        self.token_signs = token_signs
         self._vector_file = vector_file
 
     @classmethod
@@ -123,7 +123,7 @@ class DenseIndex:
         fingerprint: str,
         settings: IndexSettings = DEFAULT_SETTINGS,
         vectors_per_passage: int = 1,
-        tokens: TokenSigns | None = None,
+        token_signs: TokenSigns | None = None,
     ) -> DenseIndex:
         """Build an index of vectors, with FAISS's inverted file if the settings ask for one.
 
@@ -133,7 +133,7 @@ class DenseIndex:
             fingerprint: Fingerprint of the encoder.
             settings: How the index is searched.
             vectors_per_passage: Number of consecutive rows that represent one passage.
-            tokens: Token signs of the passages. They need one vector per passage.
+            token_signs: Token signs of the passages. They need one vector per passage.
 
         Raises:
             FreshetError: If the shapes do not fit, or a value is not finite.
@@ -142,7 +142,9 @@ class DenseIndex:
         ids = IdMap(document_ids)
         _check_vectors(vectors, len(ids), vectors.shape[1])
         approximate = build_inverted_file(vectors, settings)
-        return cls(vectors, ids, fingerprint, settings, approximate, vectors_per_passage, tokens)
+        return cls(
+            vectors, ids, fingerprint, settings, approximate, vectors_per_passage, token_signs
+        )
 
     @property
     def factory(self) -> str:
@@ -280,7 +282,7 @@ class DenseIndex:
         """
         groups = self.ids.group_rows(document_ids)
         return CandidateVectors(
-            self._wide_vectors(groups.rows), self._token_signs(groups.rows), groups
+            self._wide_vectors(groups.rows), self._token_signs_of(groups.rows), groups
         )
 
     def search_among(
@@ -341,8 +343,8 @@ class DenseIndex:
         write_json(folder / DOCUMENT_IDS, list(self.ids.document_ids), lines=False)
         if self.approximate is not None:
             _write_inverted_file(self.approximate, folder / FAISS)
-        if self.tokens is not None:
-            self.tokens.save(folder)
+        if self.token_signs is not None:
+            self.token_signs.save(folder)
 
         manifest = {
             "kind": KIND,
@@ -384,9 +386,9 @@ class DenseIndex:
             # With an inverted file, a search reads single vectors, and reads them from the file. An
             # exact search reads all of them, for which the mapping is best.
             vector_file = RowFile.open_large(folder / VECTORS)
-        tokens = None
+        token_signs = None
         if (folder / SIGNS_FILE).is_file():
-            tokens = TokenSigns.load(folder)
+            token_signs = TokenSigns.load(folder)
 
         return cls(
             vectors=np.asarray(np.load(folder / VECTORS, mmap_mode="r")),
@@ -395,7 +397,7 @@ class DenseIndex:
             settings=settings,
             approximate=approximate,
             vectors_per_passage=manifest["vectors_per_passage"],
-            tokens=tokens,
+            token_signs=token_signs,
             vector_file=vector_file,
         )
 
@@ -454,9 +456,9 @@ class DenseIndex:
             return self._vector_file.read(rows)
         return self.vectors[rows]
 
-    def _token_signs(self, rows: np.ndarray) -> TokenSigns | None:
+    def _token_signs_of(self, rows: np.ndarray) -> TokenSigns | None:
         """Return the token signs of the passages of rows (r,), if they are stored."""
-        return None if self.tokens is None else self.tokens[rows]
+        return None if self.token_signs is None else self.token_signs[rows]
 
     @cached_property
     def _largest_norm(self) -> float:
@@ -688,13 +690,13 @@ class JoinedIndex(DenseIndex):
             vectors[is_in_index] = index._read_vectors(local_rows)
         return vectors
 
-    def _token_signs(self, rows: np.ndarray) -> TokenSigns | None:
+    def _token_signs_of(self, rows: np.ndarray) -> TokenSigns | None:
         """Return the token signs of the passages of rows (r,) of any index, if they are stored."""
         if not len(rows):
-            return self.indexes[0]._token_signs(rows)
+            return self.indexes[0]._token_signs_of(rows)
         # The rows are ordered by index, so that the parts need not be sorted again.
         signs = [
-            index._token_signs(local_rows) for index, _, local_rows in self._split_by_index(rows)
+            index._token_signs_of(local_rows) for index, _, local_rows in self._split_by_index(rows)
         ]
         return TokenSigns.concatenate(signs)
 
@@ -730,12 +732,12 @@ class CandidateVectors(NamedTuple):
     Attributes:
         vectors: Vectors of all rows of the documents, one document after the other, shape (r, H),
             float64.
-        tokens: Token signs of the passages, if they are stored.
+        token_signs: Token signs of the passages, if they are stored.
         groups: Which rows belong to which document.
     """
 
     vectors: np.ndarray
-    tokens: TokenSigns | None
+    token_signs: TokenSigns | None
     groups: RowGroups
 
     def scores(self, query: np.ndarray) -> np.ndarray:
@@ -757,7 +759,7 @@ class CandidateVectors(NamedTuple):
         Returns:
             Scores of shape (n,), float64.
         """
-        return self.groups.max_scores(query.similarities(self.tokens))
+        return self.groups.max_scores(query.similarities(self.token_signs))
 
     def similarities(self) -> np.ndarray:
         """Return the cosine similarity of each pair of documents, shape (n, n), float64.

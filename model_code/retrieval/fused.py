@@ -488,9 +488,9 @@ class FusedSearch(Retriever[FusedQueries]):
         vectors_of: dict[Any, Any] = {}
         for name, component in self._passage_components().items():
             if name in self.late_components:
-                vectors, tokens = component.encode_with_tokens(texts)
+                vectors, token_signs = component.encode_queries_with_signs(texts)
                 encoded[name] = vectors
-                encoded[name + LATE_SUFFIX] = tokens
+                encoded[name + LATE_SUFFIX] = token_signs
             else:
                 encoded[name] = encode(component)
             if component.dense is not None:
@@ -723,13 +723,13 @@ class FusedSearch(Retriever[FusedQueries]):
 
         # The vectors and the token signs of a document are read together.
         for name in self.late_components:
-            tokens = queries.encoded[name + LATE_SUFFIX]
+            query_signs = queries.encoded[name + LATE_SUFFIX]
             scores[name] = []
             scores[name + LATE_SUFFIX] = []
             for i, documents in enumerate(candidates):
                 vectors = self.components[name].vectors_of(documents)
                 scores[name].append(vectors.scores(queries.scoring[name][i]))
-                scores[name + LATE_SUFFIX].append(vectors.late_scores(tokens[i : i + 1]))
+                scores[name + LATE_SUFFIX].append(vectors.late_scores(query_signs[i : i + 1]))
         return scores
 
     def _normalize(

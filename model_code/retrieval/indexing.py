@@ -6,7 +6,7 @@ from typing import Any
 
 from model_code.context import StageContext
 from model_code.corpus.tables import load_corpus, passage_texts
-from model_code.distributed.encoding import encode_resumably, encode_tokens_resumably
+from model_code.distributed.encoding import encode_resumably, encode_with_signs_resumably
 from model_code.encoding.encoder import Encoder
 from model_code.retrieval.dense_index import DenseIndex, require_faiss
 
@@ -35,9 +35,11 @@ def index_passages(context: StageContext, encoder: Encoder) -> dict[str, Any]:
     require_faiss(settings, len(texts) * vectors_per_passage)
 
     progress = context.progress("encode")
-    tokens = None
+    token_signs = None
     if settings.late_interaction and vectors_per_passage == 1:
-        vectors, tokens = encode_tokens_resumably(encoder, texts, context.checkpoints, progress)
+        vectors, token_signs = encode_with_signs_resumably(
+            encoder, texts, context.checkpoints, progress
+        )
     else:
         vectors = encode_resumably(
             encoder, texts, context.checkpoints, progress, "encode_documents"
@@ -45,7 +47,7 @@ def index_passages(context: StageContext, encoder: Encoder) -> dict[str, Any]:
 
     document_ids = passages["document_id"].repeat(vectors_per_passage).tolist()
     index = DenseIndex.build(
-        vectors, document_ids, encoder.fingerprint(), settings, vectors_per_passage, tokens
+        vectors, document_ids, encoder.fingerprint(), settings, vectors_per_passage, token_signs
     )
     return save_index(index, context)
 

@@ -95,7 +95,7 @@ class Retriever(ABC, Generic[Queries]):
         """Return the terms that BM25 put in place of mistyped or unfinished words of queries."""
         return frozenset()
 
-    def encode_with_tokens(self, texts: Sequence[str]) -> tuple[Queries, Any]:
+    def encode_queries_with_signs(self, texts: Sequence[str]) -> tuple[Queries, Any]:
         """Encode query texts and return their `TokenSigns` as well.
 
         Raises:

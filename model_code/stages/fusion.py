@@ -214,7 +214,7 @@ class FusionBuilder:
             FreshetError: If late interaction has a weight and the index keeps no token signs.
         """
         late_names = [
-            name + LATE_SUFFIX for name, dense in self.dense.items() if dense.index.tokens
+            name + LATE_SUFFIX for name, dense in self.dense.items() if dense.index.token_signs
         ]
         names = list(self.settings.weights)
         if not names:

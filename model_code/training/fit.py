@@ -89,7 +89,7 @@ def _encode_passages(context: StageContext, encoder: Encoder, data: TrainingData
         data.passages.texts,
         context.checkpoints / "hierarchy",
         context.progress("encode for the hierarchy"),
-        "encode_passages",
+        "encode_documents_by_last_layer",
     )
 
 

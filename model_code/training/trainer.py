@@ -382,7 +382,7 @@ class Trainer(TrainingLoop):
 
     def _score_dev(self, dev: DevEvaluator, index: Any) -> float:
         """Return the dev metric of the current encoder, with the passages' vectors as `index`."""
-        return dev.score(self.encoder.encode(dev.queries), index)
+        return dev.score(self.encoder.encode_queries(dev.queries), index)
 
     def _recluster(self, vectors: np.ndarray) -> None:
         """Cluster the passages again with the current encoder, and train on with the new hierarchy.

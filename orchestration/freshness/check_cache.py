@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from model_code.files import read_json, write_json
-from model_code.retrieval.cached_queries import QueryCache
+from model_code.retrieval.query_cache import QueryCache
 
 RANKS = "paired_ranks.json"
 QUERIES = "queries"

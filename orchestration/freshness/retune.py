@@ -48,9 +48,9 @@ from model_code.evaluation.scores import SystemScores
 from model_code.evaluation.settings import PromotionSettings
 from model_code.evaluation.system_evaluation import sample_queries
 from model_code.project import Project, file_lock
-from model_code.retrieval.cached_queries import QueryCache
 from model_code.retrieval.fused import FusedQueries, FusedRetriever, FusedSearch
 from model_code.retrieval.protocol import LATE_SUFFIX
+from model_code.retrieval.query_cache import QueryCache
 from model_code.stages.fusion import (
     MIN_LEARNING_QUERIES,
     WeightsChoice,
@@ -398,7 +398,7 @@ def _late_names(fusion: FusedRetriever) -> list[str]:
     names: list[str] = []
     for name, component in fusion.components.items():
         dense = component.dense
-        if dense is not None and dense.index.tokens is not None:
+        if dense is not None and dense.index.token_signs is not None:
             names.append(name + LATE_SUFFIX)
     return names
 

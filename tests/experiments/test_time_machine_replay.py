@@ -110,14 +110,14 @@ def test_cached_texts_cost_what_encoding_took(tmp_path):
     encoder = Encoder.load(make_tiny_encoder(tmp_path / "encoder", WORDS), 32)
     texts = [" ".join(WORDS[:6]), WORDS[3]]
     cache = EncodingCache()
-    expected, expected_signs = encoder.encode_passages_with_tokens(texts)
+    expected, expected_signs = encoder.encode_documents_with_signs(texts)
 
     with cache.shared():
         first = Meter(cache)
         with first.running():
-            encoder.encode_passages_with_tokens(texts)
+            encoder.encode_documents_with_signs(texts)
         saved_before = cache.saved_seconds
-        vectors, signs = encoder.encode_passages_with_tokens([texts[1], texts[0]])
+        vectors, signs = encoder.encode_documents_with_signs([texts[1], texts[0]])
 
     assert saved_before == 0.0
     assert 0 < cache.saved_seconds <= first.seconds

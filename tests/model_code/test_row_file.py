@@ -67,7 +67,7 @@ def make_index(folder: Path) -> np.ndarray:
     bits = rng.integers(0, 2**63, (3 * ROWS, 6), np.uint64)
     tokens = TokenSigns(bits, np.arange(0, 3 * ROWS + 1, 3))
     ids = [f"d{row}" for row in range(ROWS)]
-    index = DenseIndex.build(vectors, ids, "f", IndexSettings(flat_below=1), tokens=tokens)
+    index = DenseIndex.build(vectors, ids, "f", IndexSettings(flat_below=1), token_signs=tokens)
     index.save(folder)
     return vectors
 
@@ -86,10 +86,10 @@ def test_large_index_finds_the_same_from_its_files(
     expected = mapped.vectors_of(documents)
     found = read.vectors_of(documents)
     np.testing.assert_array_equal(found.vectors, expected.vectors)
-    assert found.tokens is not None
-    assert expected.tokens is not None
-    np.testing.assert_array_equal(found.tokens.bits, expected.tokens.bits)
-    np.testing.assert_array_equal(found.tokens.starts, expected.tokens.starts)
+    assert found.token_signs is not None
+    assert expected.token_signs is not None
+    np.testing.assert_array_equal(found.token_signs.bits, expected.token_signs.bits)
+    np.testing.assert_array_equal(found.token_signs.starts, expected.token_signs.starts)
 
 
 @needs_smaps

@@ -55,7 +55,7 @@ def dense(root, vectors=1):
     tokens = None
     if vectors == 1:
         tokens = TokenSigns.of([pack_signs(np.ones((2, 6)))] * len(PASSAGES))
-    index = DenseIndex.build(rows, ids, "f", vectors_per_passage=vectors, tokens=tokens)
+    index = DenseIndex.build(rows, ids, "f", vectors_per_passage=vectors, token_signs=tokens)
     index.save(place.output / "index")
     return place
 

@@ -67,7 +67,7 @@ def make_build(folder: Path, seed: int = 0) -> Build:
     encoder = Encoder.load(
         make_tiny_encoder(build.encoder, texts, seed), precision="float32", device="cpu"
     )
-    vectors = encoder.encode(texts)
+    vectors = encoder.encode_documents(texts)
     DenseIndex.build(vectors, PASSAGES, encoder.fingerprint()).save(build.index)
     leaves = np.array([0, 1, 1, 0, 0, 2, 2, 2, 0, 1], np.int32)
     centroids = np.stack([vectors[leaves == leaf].mean(axis=0) for leaf in range(3)])

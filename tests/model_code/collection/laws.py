@@ -223,7 +223,7 @@ def _fuse(encoder: Path, passages: list[str], ids: list[str], texts: Texts, buil
     _index_headlines(dense, texts, build / "headline")
 
     old_texts = [f"{title} {text}" for title, text in OLD.values()]
-    normalizer = ScoreNormalizer.fit(_load_for_search(dense).encode(old_texts))
+    normalizer = ScoreNormalizer.fit(_load_for_search(dense).encode_documents(old_texts))
     weights = {"dense": 1.0, "lexical": 2.0, "headline": 0.7, "dense.late": 0.5}
     normalizers = {"dense": normalizer, "headline": normalizer}
     fusion = Fusion(weights, normalizers, depth=3, feedback=0.3)
@@ -272,7 +272,7 @@ def _index(kind: str, encoder: Encoder, passages: list[str], ids: list[str], fol
     vectors = encoder.encode_documents(passages)
     tokens = None
     if kind == "late":
-        tokens = encoder.encode_passages_with_tokens(passages)[1]
+        tokens = encoder.encode_documents_with_signs(passages)[1]
     if kind == "dsi":
         documents = list(dict.fromkeys(ids))
         numbers = np.array([documents.index(name) for name in ids])

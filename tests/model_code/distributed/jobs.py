@@ -43,7 +43,7 @@ class FragileEncoder(torch.nn.Module):
         super().__init__()
         self.marker = marker
 
-    def encode(self, texts: list[str]) -> np.ndarray:
+    def encode_queries(self, texts: list[str]) -> np.ndarray:
         """Return the numbers of characters, (n, 1) float32."""
         if "fatal" in texts:
             die_once(self.marker)
@@ -57,7 +57,7 @@ def train_tiny(context: StageContext) -> dict[str, Any]:
     settings = make_settings(
         accumulation=2, steps=6, checkpoint_every=2, evaluate_every=3, frozen_layers=1
     )
-    tree = make_tree(encoder.encode(data.passages.texts))
+    tree = make_tree(encoder.encode_documents(data.passages.texts))
     trainer = Trainer(
         encoder,
         data,

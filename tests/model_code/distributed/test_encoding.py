@@ -14,7 +14,11 @@ import numpy as np
 import pytest
 
 from model_code.distributed import encoding, engine
-from model_code.distributed.encoding import encode_resumably, encode_shards, encode_tokens_resumably
+from model_code.distributed.encoding import (
+    encode_resumably,
+    encode_shards,
+    encode_with_signs_resumably,
+)
 from model_code.distributed.engine import ScaleSettings
 from model_code.encoding.encoder import Encoder
 from tests.model_code.distributed.jobs import FragileEncoder
@@ -48,13 +52,13 @@ def test_kill_costs_at_most_one_shard(encoder, texts, tmp_path, monkeypatch):
         encode_resumably(encoder, few_texts, tmp_path / "cut", interrupt_after_second_shard)
 
     encoded_texts: list[str] = []
-    encode = encoder.encode
+    encode = encoder.encode_queries
 
     def record_texts(batch: list[str]) -> np.ndarray:
         encoded_texts.extend(batch)
         return encode(batch)
 
-    monkeypatch.setattr(encoder, "encode", record_texts)
+    monkeypatch.setattr(encoder, "encode_queries", record_texts)
     vectors = encode_resumably(encoder, few_texts, tmp_path / "cut")
 
     assert vectors.tobytes() == expected.tobytes()
@@ -66,7 +70,7 @@ def test_no_texts_have_no_vectors(encoder: Encoder, tmp_path: Path) -> None:
 
 
 def test_no_texts_have_no_tokens(encoder: Encoder, tmp_path: Path) -> None:
-    vectors, tokens = encode_tokens_resumably(encoder, [], tmp_path)
+    vectors, tokens = encode_with_signs_resumably(encoder, [], tmp_path)
 
     assert vectors.shape == (0, encoder.dimension)
     assert len(tokens) == 0
@@ -75,7 +79,7 @@ def test_no_texts_have_no_tokens(encoder: Encoder, tmp_path: Path) -> None:
 def test_vectors_and_tokens_keep_text_order(encoder, texts, tmp_path, monkeypatch):
     monkeypatch.setattr(encoding, "SHARD_TEXTS", 64)
 
-    vectors, tokens = encode_tokens_resumably(encoder, texts, tmp_path / "tokens")
+    vectors, tokens = encode_with_signs_resumably(encoder, texts, tmp_path / "tokens")
 
     expected = encode_resumably(encoder, texts, tmp_path / "vectors", method="encode_documents")
     assert vectors.tobytes() == expected.tobytes()
@@ -84,9 +88,9 @@ def test_vectors_and_tokens_keep_text_order(encoder, texts, tmp_path, monkeypatc
 
 def test_stored_shards_hold_the_tokens(encoder, texts, tmp_path, monkeypatch):
     monkeypatch.setattr(encoding, "SHARD_TEXTS", 64)
-    _, tokens = encode_tokens_resumably(encoder, texts, tmp_path)
+    _, tokens = encode_with_signs_resumably(encoder, texts, tmp_path)
 
-    _, stored_tokens = encode_tokens_resumably(encoder, texts, tmp_path)
+    _, stored_tokens = encode_with_signs_resumably(encoder, texts, tmp_path)
 
     assert (stored_tokens.bits == tokens.bits).all()
 
@@ -107,7 +111,7 @@ def test_shards_are_not_held_in_memory(encoder, texts, tmp_path, monkeypatch):
 
     monkeypatch.setattr(encoding, "keep_shards", watch_shards)
 
-    encode_tokens_resumably(encoder, texts, tmp_path)
+    encode_with_signs_resumably(encoder, texts, tmp_path)
 
     assert len(references) == 20
 

@@ -166,7 +166,7 @@ def _pseudo_queries() -> pd.DataFrame:
 def _make_models(root: Path, passages: pd.DataFrame) -> None:
     make_tiny_encoder(root / "base", [*WORDS, *ASKS, "more"])
     encoder = Encoder.load(root / "base", **ENCODER)
-    vectors = encoder.encode(passages["text"].tolist())
+    vectors = encoder.encode_documents(passages["text"].tolist())
     document_ids = passages["document_id"].tolist()
     index = DenseIndex.build(vectors, document_ids, encoder.fingerprint())
     index.save(root / "base_index")

@@ -125,7 +125,7 @@ def dev_ndcg(context: StageContext, encoder: Encoder, vectors: np.ndarray) -> fl
     """Return nDCG@10 of the dev queries over one vector per document."""
     dev = TrainingTables.load(context).dev
     index = DenseIndex.build(vectors, IDS, encoder.fingerprint())
-    query_vectors = encoder.encode(list(dev.queries.values()))
+    query_vectors = encoder.encode_queries(list(dev.queries.values()))
     rankings = index.search(query_vectors, 10, encoder.fingerprint())
     run = dict(zip(dev.queries, rankings, strict=True))
     values = evaluate_run(run, dev.qrels, ["nDCG@10"])["nDCG@10"]
@@ -223,7 +223,7 @@ def test_representatives_are_mean_training_queries(
     for number, queries in enumerate(queries_of.values()):
         expected = run.document_vectors.vectors[number]
         if queries:
-            expected = encoder.encode(queries).mean(axis=0)
+            expected = encoder.encode_queries(queries).mean(axis=0)
         np.testing.assert_allclose(representatives[number], expected, atol=1e-5)
     silent_documents = [name for name, queries in queries_of.items() if not queries]
     assert len(silent_documents) == without_queries
@@ -261,7 +261,7 @@ def test_another_seed_gives_another_output(root, request, name, settings):
 
 
 def test_dev_queries_are_encoded_once(root: Path, monkeypatch: pytest.MonkeyPatch):
-    encode = Encoder.encode
+    encode = Encoder.encode_queries
     text_counts = []
 
     def count_and_encode(encoder: Encoder, texts: list[str], *options: object) -> np.ndarray:
@@ -269,7 +269,7 @@ def test_dev_queries_are_encoded_once(root: Path, monkeypatch: pytest.MonkeyPatc
         return encode(encoder, texts, *options)
 
     context = make_context(root, FAST, steps=8)
-    monkeypatch.setattr(Encoder, "encode", count_and_encode)
+    monkeypatch.setattr(Encoder, "encode_queries", count_and_encode)
     train.run(context)
 
     # There are 66 different training queries, two of which have two answers, and 24 dev queries.

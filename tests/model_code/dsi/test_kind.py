@@ -101,7 +101,7 @@ def test_search_ranks_by_the_product_with_every_vector(
 ):
     (ranking,) = retriever.search(["ask1 ask2"], 24)
 
-    products = index.vectors @ retriever.encoder.encode(["ask1 ask2"])[0]
+    products = index.vectors @ retriever.encoder.encode_queries(["ask1 ask2"])[0]
     order = np.argsort(-products, kind="stable")
     assert [name for name, _ in ranking] == [IDS[row] for row in order]
     assert [score for _, score in ranking] == pytest.approx(products[order].tolist(), abs=1e-5)
@@ -198,7 +198,7 @@ NEW_TEXT = "ask1 ask2 ask3 ask4 ask5 ask6"
 def test_new_document_starts_at_the_mean_of_its_passages(builder: GenerationBuilder):
     retriever = builder.searcher.views[1].segment.retriever
 
-    passages = retriever.encoder.encode(RULES.passages("", NEW_TEXT))
+    passages = retriever.encoder.encode_documents(RULES.passages("", NEW_TEXT))
     mean = passages.astype(np.float64).mean(axis=0)
     mean /= np.linalg.norm(mean)
     np.testing.assert_allclose(retriever.index.vectors[0], mean, atol=1e-6)

@@ -170,13 +170,13 @@ def scale_of_trained_encoder(context: StageContext) -> float | None:
     encoder = Encoder.from_settings(context.settings["encoder"], context.output / "encoder")
     documents = len(index.vectors)
     encodings = document_means(
-        encoder.encode(tables.passages.texts), tables.passages.documents, documents
+        encoder.encode_documents(tables.passages.texts), tables.passages.documents, documents
     )
 
     rng = np.random.default_rng(context.settings["seed"])
     sample = np.sort(rng.permutation(documents)[: documents // 2])
 
-    queries = encoder.encode(list(tables.dev.queries.values()))
+    queries = encoder.encode_queries(list(tables.dev.queries.values()))
     relevant = []
     for query_id in tables.dev.queries:
         relevant.append({tables.number[name] for name in tables.dev.qrels[query_id]})

@@ -43,10 +43,10 @@ def encode() -> FakeEncoder:
 
 def assert_same(encoding: Encoding, expected: Encoding) -> None:
     assert encoding.vectors.tolist() == expected.vectors.tolist()
-    assert encoding.tokens is not None
-    assert expected.tokens is not None
-    assert encoding.tokens.bits.tolist() == expected.tokens.bits.tolist()
-    assert encoding.tokens.starts.tolist() == expected.tokens.starts.tolist()
+    assert encoding.token_signs is not None
+    assert expected.token_signs is not None
+    assert encoding.token_signs.bits.tolist() == expected.token_signs.bits.tolist()
+    assert encoding.token_signs.starts.tolist() == expected.token_signs.starts.tolist()
 
 
 def test_encodings_are_those_of_the_texts_in_order(encode: FakeEncoder) -> None:

@@ -51,7 +51,7 @@ def test_packaged_base_encoder_is_saved_as_reference(tmp_path: Path) -> None:
     expected = Encoder.from_settings(settings)
     loaded = Encoder.load(tmp_path / "saved", precision="float32", device="cpu")
     assert loaded.fingerprint() == expected.fingerprint()
-    np.testing.assert_array_equal(loaded.encode(TEXTS), expected.encode(TEXTS))
+    np.testing.assert_array_equal(loaded.encode_queries(TEXTS), expected.encode_queries(TEXTS))
 
 
 def test_searches_share_a_referenced_encoder(tmp_path: Path) -> None:
@@ -101,20 +101,20 @@ def test_other_architectures_encode_and_reload(
     tmp_path: Path, architecture: str, attention: str
 ) -> None:
     encoder = load(make_tiny_model(tmp_path / "base", architecture, TEXTS))
-    vectors = encoder.encode(TEXTS)
+    vectors = encoder.encode_queries(TEXTS)
     encoder.save(tmp_path / "saved")
     reloaded = load(tmp_path / "saved")
 
     assert encoder.backbone.config._attn_implementation == attention
     # Padding does not change a vector.
-    np.testing.assert_allclose(encoder.encode(TEXTS[2:]), vectors[2:], atol=1e-6)
+    np.testing.assert_allclose(encoder.encode_queries(TEXTS[2:]), vectors[2:], atol=1e-6)
     assert reloaded.fingerprint() == encoder.fingerprint()
-    assert reloaded.encode(TEXTS).tobytes() == vectors.tobytes()
+    assert reloaded.encode_queries(TEXTS).tobytes() == vectors.tobytes()
 
 
 def test_bert_always_has_fused_attention(tmp_path: Path) -> None:
     folder = make_tiny_encoder(tmp_path / "base", TEXTS)
-    vectors = load(folder).encode(TEXTS)
+    vectors = load(folder).encode_queries(TEXTS)
     config = read_json(folder / "config.json")
     config["attn_implementation"] = "eager"
     write_json(folder / "config.json", config)
@@ -122,7 +122,7 @@ def test_bert_always_has_fused_attention(tmp_path: Path) -> None:
     encoder = load(folder)
 
     assert encoder.backbone.config._attn_implementation == "sdpa"
-    assert encoder.encode(TEXTS).tobytes() == vectors.tobytes()
+    assert encoder.encode_queries(TEXTS).tobytes() == vectors.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_max_tokens_is_limited_by_positions(
 
     assert max_positions(encoder.backbone) == positions
     assert encoder.tokenize([long_text])["input_ids"].shape == (1, positions)
-    assert np.isfinite(encoder.encode([long_text])).all()
+    assert np.isfinite(encoder.encode_queries([long_text])).all()
     message = f"max_tokens is {positions + 1}, but base has {positions} positions; lower"
     with pytest.raises(FreshetError, match=message):
         load(folder, positions + 1)
@@ -161,4 +161,4 @@ def test_relative_positions_have_no_limit(tmp_path: Path) -> None:
 
     assert max_positions(encoder.backbone) is None
     assert encoder.tokenize([long_text])["input_ids"].shape == (1, 500)
-    assert np.isfinite(encoder.encode([long_text])).all()
+    assert np.isfinite(encoder.encode_queries([long_text])).all()

@@ -72,7 +72,7 @@ def test_vectors_equal_transformers_bit_for_bit(folder: Path, texts: list[str]) 
 
     assert_uses_plain_bert(plain)
     assert_uses_transformers(reference)
-    np.testing.assert_array_equal(plain.encode(texts), reference.encode(texts))
+    np.testing.assert_array_equal(plain.encode_queries(texts), reference.encode_queries(texts))
 
 
 @needs_smaps
@@ -81,14 +81,14 @@ def test_released_weights_are_not_resident_and_give_equal_vectors(tmp_path: Path
     weights_file = folder / "model.safetensors"
     encoder = Encoder.load(folder, device="cpu", for_search=True)
     fingerprint = Encoder.load(folder, device="cpu").fingerprint()
-    vectors = encoder.encode(TEXTS)
+    vectors = encoder.encode_queries(TEXTS)
     kilobytes_when_read = resident_kilobytes(weights_file)
 
     encoder.release_weights()
 
     # The kernel maps more pages than the header, which loading reads: up to 60 % of so small a file.
     assert resident_kilobytes(weights_file) < 0.8 * kilobytes_when_read
-    np.testing.assert_array_equal(encoder.encode(TEXTS), vectors)
+    np.testing.assert_array_equal(encoder.encode_queries(TEXTS), vectors)
     assert encoder.fingerprint() == fingerprint
 
 
@@ -97,12 +97,12 @@ def test_weights_converted_to_float32_stay(changed_folder: Path) -> None:
     halved = {name: weight.half() for name, weight in weights.items()}
     save_file(halved, changed_folder / "model.safetensors")
     encoder = Encoder.load(changed_folder, device="cpu", for_search=True)
-    vectors = encoder.encode(TEXTS)
+    vectors = encoder.encode_queries(TEXTS)
 
     encoder.release_weights()
 
     assert {weight.dtype for weight in encoder.state_dict().values()} == {torch.float32}
-    np.testing.assert_array_equal(encoder.encode(TEXTS), vectors)
+    np.testing.assert_array_equal(encoder.encode_queries(TEXTS), vectors)
 
 
 def test_hidden_states_equal_transformers_with_padding(folder: Path) -> None:
@@ -216,7 +216,7 @@ def test_packaged_base_equals_transformers(precision: Precision) -> None:
 
     assert_uses_plain_bert(plain)
     assert_uses_transformers(reference)
-    np.testing.assert_array_equal(plain.encode(texts), reference.encode(texts))
+    np.testing.assert_array_equal(plain.encode_queries(texts), reference.encode_queries(texts))
     assert plain.fingerprint() == reference.fingerprint()
 
 
@@ -225,7 +225,7 @@ def test_encoding_for_search_avoids_transformers(folder: Path) -> None:
 import sys
 from model_code.encoding.encoder import Encoder
 
-Encoder.load({str(folder)!r}, for_search=True).encode(["open"])
+Encoder.load({str(folder)!r}, for_search=True).encode_queries(["open"])
 sys.exit("transformers" in sys.modules)
 """
 

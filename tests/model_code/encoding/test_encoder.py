@@ -57,22 +57,22 @@ def test_batched_encoding_equals_naive_encoding(
     for limit in ("CPU_BATCH_TOKENS", "SMALL_INPUT_BATCH_TOKENS"):
         monkeypatch.setattr(f"model_code.encoding.encoder.{limit}", batch_tokens)
 
-    vectors = tiny.encode(texts)
+    vectors = tiny.encode_queries(texts)
 
     assert vectors.dtype == np.float32
     assert vectors.shape == (len(texts), tiny.dimension)
     np.testing.assert_allclose(vectors, naive_vectors, atol=2e-6)
-    assert tiny.encode(texts).tobytes() == vectors.tobytes()
+    assert tiny.encode_queries(texts).tobytes() == vectors.tobytes()
 
 
 def test_vectors_keep_the_order_of_texts(
     tiny: Encoder, texts: list[str], naive_vectors: np.ndarray
 ) -> None:
-    np.testing.assert_allclose(tiny.encode(texts[::-1]), naive_vectors[::-1], atol=2e-6)
+    np.testing.assert_allclose(tiny.encode_queries(texts[::-1]), naive_vectors[::-1], atol=2e-6)
 
 
 def test_no_texts_have_no_vectors(tiny: Encoder) -> None:
-    assert tiny.encode([]).shape == (0, tiny.dimension)
+    assert tiny.encode_queries([]).shape == (0, tiny.dimension)
 
 
 def naive_words(encoder: Encoder, text: str, prompt: str) -> tuple[np.ndarray, list[int]]:
@@ -139,9 +139,9 @@ def test_sign_texts_have_words_of_several_pieces(prompted_encoder: Encoder) -> N
 
 
 def test_tokens_of_queries_repeat_words_by_pieces(prompted_encoder: Encoder, prompt: str) -> None:
-    vectors, tokens = prompted_encoder.encode_with_tokens(SIGN_TEXTS)
+    vectors, tokens = prompted_encoder.encode_queries_with_signs(SIGN_TEXTS)
 
-    assert vectors.tobytes() == prompted_encoder.encode(SIGN_TEXTS).tobytes()
+    assert vectors.tobytes() == prompted_encoder.encode_queries(SIGN_TEXTS).tobytes()
     for row, text in enumerate(SIGN_TEXTS[:-1]):
         signs, counts = naive_words(prompted_encoder, text, prompt)
         bits = unpack_signs(tokens, row)[:, : prompted_encoder.dimension]
@@ -149,16 +149,18 @@ def test_tokens_of_queries_repeat_words_by_pieces(prompted_encoder: Encoder, pro
 
 
 def test_tokens_of_passages_are_their_words(prompted_encoder: Encoder, prompt: str) -> None:
-    vectors, tokens = prompted_encoder.encode_passages_with_tokens(SIGN_TEXTS)
+    vectors, tokens = prompted_encoder.encode_documents_with_signs(SIGN_TEXTS)
 
-    assert vectors.tobytes() == prompted_encoder.encode_passages(SIGN_TEXTS).tobytes()
+    assert (
+        vectors.tobytes() == prompted_encoder.encode_documents_by_last_layer(SIGN_TEXTS).tobytes()
+    )
     for row, text in enumerate(SIGN_TEXTS[:-1]):
         signs, _ = naive_words(prompted_encoder, text, prompt)
         bits = unpack_signs(tokens, row)[:, : prompted_encoder.dimension]
         assert (bits.astype(bool) == signs).all()
 
 
-@pytest.mark.parametrize("method", ["encode_with_tokens", "encode_passages_with_tokens"])
+@pytest.mark.parametrize("method", ["encode_queries_with_signs", "encode_documents_with_signs"])
 def test_text_without_words_has_a_zero_token(prompted_encoder: Encoder, method: str) -> None:
     _, tokens = getattr(prompted_encoder, method)(SIGN_TEXTS)
 
@@ -169,7 +171,7 @@ def test_text_without_words_has_a_zero_token(prompted_encoder: Encoder, method: 
 def test_cls_pooling_takes_the_first_token(tiny_folder: Path, texts: list[str]) -> None:
     encoder = Encoder.load(tiny_folder, 32, pooling="cls", precision="float32", device="cpu")
 
-    vectors = encoder.encode(texts)
+    vectors = encoder.encode_queries(texts)
 
     with torch.no_grad():
         states = encoder.backbone(**encoder.tokenize(texts)).last_hidden_state
@@ -181,14 +183,14 @@ def test_cls_pooling_takes_the_first_token(tiny_folder: Path, texts: list[str]) 
 def test_windows_do_not_change_the_order(
     tiny: Encoder, texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = tiny.encode(texts)
+    expected = tiny.encode_queries(texts)
     monkeypatch.setattr("model_code.encoding.encoder.WINDOW_TEXTS", 3)
     reports: list[tuple[int, int]] = []
 
     def progress(done: int, total: int, note: str = "") -> None:
         reports.append((done, total))
 
-    vectors = tiny.encode(texts, progress=progress)
+    vectors = tiny.encode_queries(texts, progress=progress)
 
     np.testing.assert_allclose(vectors, expected, atol=2e-6)
     assert reports[-1] == (len(texts), len(texts))
@@ -252,7 +254,7 @@ def test_forward_has_gradients(training_encoder: Encoder, texts: list[str]) -> N
 
 
 def test_encode_keeps_the_training_mode(training_encoder: Encoder, texts: list[str]) -> None:
-    training_encoder.encode(texts)
+    training_encoder.encode_queries(texts)
 
     assert training_encoder.training
 
@@ -262,9 +264,9 @@ def test_bfloat16_stays_close_to_float32(
 ) -> None:
     encoder = Encoder.load(tiny_folder, 32, precision="bfloat16", device="cpu")
 
-    vectors = encoder.encode(texts)
+    vectors = encoder.encode_queries(texts)
 
-    exact_vectors = tiny.encode(texts)
+    exact_vectors = tiny.encode_queries(texts)
     cosines = (vectors * exact_vectors).sum(axis=1)
     assert cosines.min() > 0.999
     assert vectors.dtype == np.float32
@@ -272,7 +274,7 @@ def test_bfloat16_stays_close_to_float32(
 
 
 def encode_one_by_one(encoder: Encoder, texts: list[str]) -> np.ndarray:
-    return np.concatenate([encoder.encode([text]) for text in texts])
+    return np.concatenate([encoder.encode_queries([text]) for text in texts])
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
@@ -281,7 +283,7 @@ def test_query_vector_does_not_depend_on_batch(
 ) -> None:
     encoder = Encoder.load(tiny_folder, 32, precision=precision, device="cpu", for_search=True)
 
-    vectors = encoder.encode(texts)
+    vectors = encoder.encode_queries(texts)
 
     np.testing.assert_allclose(vectors, encode_one_by_one(encoder, texts), atol=2e-7)
 
@@ -290,7 +292,7 @@ def test_padding_moves_passages_in_bfloat16(tiny_folder: Path, texts: list[str])
     """Without this effect, the test above would show nothing."""
     encoder = Encoder.load(tiny_folder, 32, precision="bfloat16", device="cpu", for_search=True)
 
-    differences = encoder.encode_passages(texts) - encode_one_by_one(encoder, texts)
+    differences = encoder.encode_documents_by_last_layer(texts) - encode_one_by_one(encoder, texts)
 
     assert np.abs(differences).max() > 1e-5
 
@@ -418,7 +420,7 @@ def test_fingerprint_does_not_change_by_use(tiny_folder: Path, texts: list[str])
     before = encoder.fingerprint()
 
     encoder.tokenizer(texts, padding=True, truncation=True, max_length=5)
-    encoder.encode(texts)
+    encoder.encode_queries(texts)
 
     assert encoder.fingerprint() == before
 

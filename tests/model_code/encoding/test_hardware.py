@@ -200,9 +200,9 @@ def test_packing_keeps_the_fingerprint(folder, selected_kind):
 def test_packing_keeps_vectors_close(folder, selected_kind):
     lowest_cosine = {HalfLinear: 0.99999, Bfloat16Linear: 0.9995}[selected_kind]
 
-    vectors = load(folder, "auto", for_search=True).encode(TEXTS)
+    vectors = load(folder, "auto", for_search=True).encode_queries(TEXTS)
 
-    exact_vectors = load(folder, "float32", for_search=True).encode(TEXTS)
+    exact_vectors = load(folder, "float32", for_search=True).encode_queries(TEXTS)
     assert (vectors * exact_vectors).sum(axis=1).min() > lowest_cosine
     assert not np.array_equal(vectors, exact_vectors)
 
@@ -212,7 +212,7 @@ def test_copied_encoder_gives_the_same_vectors(folder, selected_kind):
 
     copied = copy.deepcopy(searching)
 
-    np.testing.assert_array_equal(copied.encode(TEXTS), searching.encode(TEXTS))
+    np.testing.assert_array_equal(copied.encode_queries(TEXTS), searching.encode_queries(TEXTS))
 
 
 @pytest.mark.skipif(not has_bfloat16(CPU), reason="no bfloat16 instructions")
@@ -220,7 +220,9 @@ def test_packed_bfloat16_gives_the_vectors_of_autocast(folder):
     packed = load(folder, "bfloat16", for_search=True)
     autocast = load(folder, "bfloat16", for_search=False)
 
-    np.testing.assert_allclose(packed.encode(TEXTS), autocast.encode(TEXTS), atol=2**-7)
+    np.testing.assert_allclose(
+        packed.encode_queries(TEXTS), autocast.encode_queries(TEXTS), atol=2**-7
+    )
 
 
 @pytest.mark.skipif(not has_bfloat16(CPU), reason="no bfloat16 instructions")

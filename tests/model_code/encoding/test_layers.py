@@ -70,7 +70,7 @@ def test_layers_are_pooled_and_normalised_separately(
             torch.testing.assert_close(vectors[row, column], expected, rtol=1e-4, atol=2e-6)
 
     # 3 is the last, wherever
-    np.testing.assert_allclose(vectors[:, 0].numpy(), encoder.encode(texts), atol=2e-6)
+    np.testing.assert_allclose(vectors[:, 0].numpy(), encoder.encode_queries(texts), atol=2e-6)
 
 
 def test_projections_receive_layers_with_last_layer_norm(texts: list[str]) -> None:
@@ -90,7 +90,7 @@ def test_projections_receive_layers_with_last_layer_norm(texts: list[str]) -> No
             inner_with_last_norm = inner / inner.norm() * last.norm()
             expected = normalize(projection(inner_with_last_norm), dim=0)
             torch.testing.assert_close(vectors[row, 0], expected, rtol=1e-4, atol=2e-6)
-    np.testing.assert_allclose(vectors[:, 1].numpy(), encoder.encode(texts), atol=2e-6)
+    np.testing.assert_allclose(vectors[:, 1].numpy(), encoder.encode_queries(texts), atol=2e-6)
 
 
 def test_layer_rows_do_not_depend_on_batch(deep, texts):
@@ -101,7 +101,7 @@ def test_layer_rows_do_not_depend_on_batch(deep, texts):
     rows = deep.encode_documents(texts)
 
     assert rows.shape == (3 * len(texts), 32)
-    np.testing.assert_allclose(rows[2::3], deep.encode(texts), atol=2e-6)
+    np.testing.assert_allclose(rows[2::3], deep.encode_queries(texts), atol=2e-6)
 
     alone = np.concatenate([deep.encode_documents([text]) for text in texts])
     np.testing.assert_allclose(rows, alone, atol=2e-6)

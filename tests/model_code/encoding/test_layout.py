@@ -70,7 +70,9 @@ def test_our_folder_loads_there(
     encoder = Encoder.load(tiny_folder, 32, pooling, precision="float32", device="cpu")  # type: ignore[arg-type]
     encoder.save(tmp_path)
 
-    np.testing.assert_allclose(peer_vectors(tmp_path, texts), encoder.encode(texts), atol=2e-6)
+    np.testing.assert_allclose(
+        peer_vectors(tmp_path, texts), encoder.encode_queries(texts), atol=2e-6
+    )
     assert (
         sentence_transformers.SentenceTransformer(str(tmp_path), device="cpu").max_seq_length == 32
     )
@@ -120,9 +122,11 @@ def test_folder_prompts_match_sentence_transformers(prompted_folder, texts, quer
     peer_documents = peer.encode(texts, prompt=document, normalize_embeddings=True)
 
     assert encoder.prompts.query == query
-    np.testing.assert_allclose(encoder.encode(texts), peer_queries, atol=2e-6)
+    np.testing.assert_allclose(encoder.encode_queries(texts), peer_queries, atol=2e-6)
     np.testing.assert_allclose(encoder.encode_documents(texts), peer_documents, atol=2e-6)
-    np.testing.assert_allclose(encoder.encode_passages(texts), peer_documents, atol=2e-6)
+    np.testing.assert_allclose(
+        encoder.encode_documents_by_last_layer(texts), peer_documents, atol=2e-6
+    )
 
 
 @folder_prompts
@@ -192,7 +196,7 @@ def test_t5_with_projection_matches_sentence_transformers(texts: list[str], tmp_
     assert encoder.dimension == 24
     assert encoder.max_tokens == 20
     expected = peer_vectors(tmp_path / "peer", texts)
-    np.testing.assert_allclose(encoder.encode(texts), expected, atol=2e-6)
+    np.testing.assert_allclose(encoder.encode_queries(texts), expected, atol=2e-6)
     encoder.save(tmp_path / "ours")
     np.testing.assert_allclose(peer_vectors(tmp_path / "ours", texts), expected, atol=2e-6)
 
@@ -204,7 +208,7 @@ def test_minilm_is_the_official_model_and_survives_saving(texts: list[str], tmp_
     )
     expected = peer_vectors(package.get_model_path(), texts)
 
-    np.testing.assert_allclose(encoder.encode(texts), expected, atol=2e-6)
+    np.testing.assert_allclose(encoder.encode_queries(texts), expected, atol=2e-6)
 
     encoder.save(tmp_path)
     np.testing.assert_allclose(peer_vectors(tmp_path, texts), expected, atol=2e-6)
@@ -226,7 +230,7 @@ def test_plain_transformers_folders_match_sentence_transformers(texts, tmp_path,
     encoder.save(tmp_path / "ours")
     for own in (encoder, searching):
         np.testing.assert_allclose(
-            own.encode(texts), peer_vectors(tmp_path / "ours", texts), atol=2e-6
+            own.encode_queries(texts), peer_vectors(tmp_path / "ours", texts), atol=2e-6
         )
 
 

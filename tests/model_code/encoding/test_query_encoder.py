@@ -63,18 +63,20 @@ def test_vectors_equal_those_of_the_encoder(
 ) -> None:
     changed = make_changed(folder, tmp_path / "changed", pooling, prompt)
 
-    vectors = load_queries(changed).encode(TEXTS)
+    vectors = load_queries(changed).encode_queries(TEXTS)
 
-    np.testing.assert_allclose(vectors, load_reference(changed).encode(TEXTS), atol=TOLERANCE)
+    np.testing.assert_allclose(
+        vectors, load_reference(changed).encode_queries(TEXTS), atol=TOLERANCE
+    )
 
 
 @pytest.mark.parametrize("prompt", ["", "find: "])
 def test_signs_equal_those_of_the_encoder(folder: Path, tmp_path: Path, prompt: str) -> None:
     changed = make_changed(folder, tmp_path / "changed", prompt=prompt)
 
-    _, signs = load_queries(changed).encode_with_tokens(TEXTS)
+    _, signs = load_queries(changed).encode_queries_with_signs(TEXTS)
 
-    _, expected = load_reference(changed).encode_with_tokens(TEXTS)
+    _, expected = load_reference(changed).encode_queries_with_signs(TEXTS)
     np.testing.assert_array_equal(signs.starts, expected.starts)
     np.testing.assert_array_equal(signs.bits, expected.bits)
 
@@ -82,23 +84,25 @@ def test_signs_equal_those_of_the_encoder(folder: Path, tmp_path: Path, prompt: 
 def test_vectors_with_tokens_equal_vectors_alone(folder: Path) -> None:
     encoder = load_queries(folder)
 
-    vectors, _ = encoder.encode_with_tokens(TEXTS)
+    vectors, _ = encoder.encode_queries_with_signs(TEXTS)
 
-    np.testing.assert_array_equal(vectors, encoder.encode(TEXTS))
+    np.testing.assert_array_equal(vectors, encoder.encode_queries(TEXTS))
 
 
 def test_many_texts_are_in_their_order(folder: Path) -> None:
     texts = [" ".join(TEXTS[: 1 + number % 4]) for number in range(100)]
     encoder = load_queries(folder)
 
-    vectors = encoder.encode(texts)
+    vectors = encoder.encode_queries(texts)
 
     for number in range(0, 100, 9):
-        np.testing.assert_allclose(vectors[number], encoder.encode([texts[number]])[0], atol=1e-6)
+        np.testing.assert_allclose(
+            vectors[number], encoder.encode_queries([texts[number]])[0], atol=1e-6
+        )
 
 
 def test_no_texts_give_no_vectors(folder: Path) -> None:
-    assert load_queries(folder).encode([]).shape == (0, 32)
+    assert load_queries(folder).encode_queries([]).shape == (0, 32)
 
 
 def test_fingerprint_equals_that_of_the_encoder(folder: Path, tmp_path: Path) -> None:
@@ -115,7 +119,9 @@ def test_packaged_encoder_agrees_with_pytorch(tmp_path: Path) -> None:
 
     expected = Encoder.load(tmp_path / "reference", precision="float32", device="cpu")
     assert encoder.fingerprint() == expected.fingerprint()
-    np.testing.assert_allclose(encoder.encode(TEXTS), expected.encode(TEXTS), atol=TOLERANCE)
+    np.testing.assert_allclose(
+        encoder.encode_queries(TEXTS), expected.encode_queries(TEXTS), atol=TOLERANCE
+    )
 
 
 def test_packaged_encoders_are_shared(tmp_path: Path) -> None:
@@ -142,9 +148,9 @@ def test_document_token_ids_equal_those_of_the_encoder(folder: Path) -> None:
 def test_long_queries_are_cut(folder: Path) -> None:
     long_query = " ".join(["sort"] * 200)
 
-    vectors = load_queries(folder).encode([long_query])
+    vectors = load_queries(folder).encode_queries([long_query])
 
-    expected = load_reference(folder).encode([long_query])
+    expected = load_reference(folder).encode_queries([long_query])
     np.testing.assert_allclose(vectors, expected, atol=TOLERANCE)
 
 
@@ -183,7 +189,7 @@ def test_queries_do_not_import_pytorch(folder: Path) -> None:
     program = (
         "import sys; from model_code.encoding.query_encoder import load_search_encoder; "
         f"encoder = load_search_encoder({str(folder)!r}, numpy=True, device='cpu'); "
-        "encoder.encode_with_tokens(['sort a file']); encoder.fingerprint(); "
+        "encoder.encode_queries_with_signs(['sort a file']); encoder.fingerprint(); "
         "sys.exit('torch' in sys.modules)"
     )
 

@@ -249,7 +249,7 @@ def test_stored_vector_equals_solver_result(live: Path) -> None:
     GenerationBuilder(plain, "r").apply(HISTORY[0], up_to(1), {})
     encodings = vectors_of(plain)
     builder = make_builder(live)
-    encode = builder.searcher.base.retriever.encoder.pytorch.encode
+    encode = builder.searcher.base.retriever.encoder.pytorch.encode_queries
     old_ids = builder.searcher.base.retriever.index.document_ids
     old_queries = {name: encode(list(texts)).mean(axis=0) for name, texts in SHORT.items()}
     state = IncDsiState(

@@ -417,13 +417,13 @@ def test_queries_of_a_former_version_are_not_encoded_again(
     builder.apply(EVENTS, up_to(len(EVENTS)), {})
     (first,) = [query.text for query in read_solved(live)["n2"].queries]
     asked: list[str] = []
-    encode = Encoder.encode
+    encode = Encoder.encode_queries
 
     def record(self: Encoder, texts: Sequence[str], *arguments: Any) -> np.ndarray:
         asked.extend(texts)
         return encode(self, texts, *arguments)
 
-    monkeypatch.setattr(Encoder, "encode", record)
+    monkeypatch.setattr(Encoder, "encode_queries", record)
     changed = Document("n2", "word5", "word6 word1", queries=(first, "word17 word29"))
 
     builder.apply([changed], up_to(len(EVENTS) + 1), {})
@@ -654,8 +654,8 @@ def test_tokens_survive_new_vectors_in_the_same_file(tmp_path: Path) -> None:
         replace_vectors(score, segment, solver)
 
     written = DenseIndex.load(tmp_path / INDEX)
-    assert written.tokens is not None
-    assert written.tokens.bits.tolist() == TokenSigns.of(signs).bits.tolist()
+    assert written.token_signs is not None
+    assert written.token_signs.bits.tolist() == TokenSigns.of(signs).bits.tolist()
     assert written.vectors.tolist() == vectors[::-1].tolist()
 
 

@@ -114,21 +114,21 @@ def test_new_document_is_represented_by_its_known_queries(added: DsiIncDsiBuilde
 
     query = state.queries.view[state.row("new")]
 
-    np.testing.assert_allclose(query, encoder.encode(["ask1 ask7"])[0], atol=1e-5)
+    np.testing.assert_allclose(query, encoder.encode_queries(["ask1 ask7"])[0], atol=1e-5)
 
 
 def test_document_without_known_queries_keeps_its_encoding(added: DsiIncDsiBuilder) -> None:
     state = state_of(added)
     retriever = added.searcher.base.retriever
     parts = ["ask1 ask2.", "ask3 ask4 ask5 ask6"]
-    passages = retriever.encoder.encode_passages(RULES.passages("", LONG_TEXT))
+    passages = retriever.encoder.encode_documents_by_last_layer(RULES.passages("", LONG_TEXT))
     direction = passages.sum(axis=0)
 
     row = state.row("d05")
 
     encoding = retriever.encoding_scale * direction / np.linalg.norm(direction)
     np.testing.assert_allclose(state.vectors.view[row], encoding, atol=1e-5)
-    mean = retriever.encoder.encode(parts).mean(axis=0)
+    mean = retriever.encoder.encode_queries(parts).mean(axis=0)
     np.testing.assert_allclose(state.queries.view[row], mean, atol=1e-5)
 
 

@@ -88,7 +88,7 @@ def make_inputs(root: Path, head: str) -> None:
 
     encoder = Encoder.load(root / "base", 16, precision="float32", device="cpu")
     passages = pd.read_parquet(root / "corpus" / "passages.parquet")
-    vectors = encoder.encode(passages["text"].tolist())
+    vectors = encoder.encode_documents(passages["text"].tolist())
     (root / "hierarchy").mkdir()
     build_hierarchy(vectors, HierarchySettings(device="cpu"), 0).save(root / "hierarchy")
 

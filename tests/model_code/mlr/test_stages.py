@@ -113,7 +113,7 @@ def query(built: Build) -> str:
 @pytest.fixture(scope="module")
 def passage_scores(built: Build, vectors: np.ndarray, query: str) -> np.ndarray:
     """Return the score of each passage, which is that of its best vector."""
-    query_vector = built.open().encoder.encode([query])[0]
+    query_vector = built.open().encoder.encode_queries([query])[0]
     return (vectors @ query_vector).max(axis=1)
 
 

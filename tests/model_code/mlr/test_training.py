@@ -46,7 +46,7 @@ def make_objective(tmp_path: Path, layers: LayerSettings, **changes):
     data = make_data()
     settings = make_settings(**changes)
     set_indexed_layers(encoder, layers)
-    tree = make_tree(encoder.encode(data.passages.texts))
+    tree = make_tree(encoder.encode_documents_by_last_layer(data.passages.texts))
     pairs = BatchSchedule(data, settings, seed=0)[0]
     batch = Collator(data, settings, encoder.tokenize, 0, tree)(0, pairs)
     pair_loss = make_pair_loss(encoder, layers)
@@ -57,7 +57,7 @@ def make_layer_trainer(tmp_path: Path, layers: LayerSettings, cluster=None, **ch
     encoder = make_encoder(tmp_path / "tiny")
     data = make_data()
     set_indexed_layers(encoder, layers)
-    tree = make_tree(encoder.encode(data.passages.texts))
+    tree = make_tree(encoder.encode_documents_by_last_layer(data.passages.texts))
     return Trainer(
         encoder,
         data,
@@ -145,7 +145,7 @@ def test_dev_evaluation_ranks_by_the_best_vector(tmp_path: Path):
     rows = encoder.encode_documents(dev.texts)
     reciprocal_ranks = []
     for text, relevant in zip(dev.queries, dev.qrels.values(), strict=True):
-        query = encoder.encode([text])[0]
+        query = encoder.encode_queries([text])[0]
         scored = []
         for i in range(24):
             best_score = max(float(rows[2 * i] @ query), float(rows[2 * i + 1] @ query))
@@ -155,7 +155,7 @@ def test_dev_evaluation_ranks_by_the_best_vector(tmp_path: Path):
         reciprocal_rank = 1 / rank if rank <= 10 else 0
         reciprocal_ranks.append(reciprocal_rank)
 
-    score = dev.score(encoder.encode(dev.queries), rows)
+    score = dev.score(encoder.encode_queries(dev.queries), rows)
 
     assert rows.shape == (48, 32)
     assert score == pytest.approx(np.mean(reciprocal_ranks))
@@ -172,7 +172,7 @@ def test_cotraining_clusters_last_layer_vectors(tmp_path: Path, dev_passages: in
     clustered = []
 
     def cluster(vectors: np.ndarray):
-        last_layer = trainer.encoder.encode(trainer.data.passages.texts)
+        last_layer = trainer.encoder.encode_documents_by_last_layer(trainer.data.passages.texts)
         np.testing.assert_allclose(vectors, last_layer, atol=2e-6)
         clustered.append(len(vectors))
         return make_tree(vectors)

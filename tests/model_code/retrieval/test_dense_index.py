@@ -222,7 +222,7 @@ def make_token_signs(count: int, chance: np.random.Generator) -> TokenSigns:
 @pytest.mark.parametrize("is_loaded", [False, True])
 def test_late_score_is_that_of_the_best_passage(vectors, document_ids, tmp_path, is_loaded):
     tokens = make_token_signs(len(document_ids), np.random.default_rng(0))
-    index = DenseIndex.build(vectors, document_ids, FINGERPRINT, tokens=tokens)
+    index = DenseIndex.build(vectors, document_ids, FINGERPRINT, token_signs=tokens)
     if is_loaded:
         index.save(tmp_path)
         index = DenseIndex.load(tmp_path)
@@ -239,7 +239,7 @@ def test_late_score_is_that_of_the_best_passage(vectors, document_ids, tmp_path,
 def test_index_without_tokens_has_none_when_loaded(vectors, document_ids, tmp_path):
     build_index(vectors, document_ids).save(tmp_path)
 
-    assert DenseIndex.load(tmp_path).tokens is None
+    assert DenseIndex.load(tmp_path).token_signs is None
 
 
 def test_queries_of_another_encoder_are_refused(vectors, document_ids) -> None:
@@ -388,14 +388,14 @@ def joined_case(vectors, document_ids, queries, flat_below: int) -> JoinedCase:
             [document_ids[row] for row in rows] + removed,
             FINGERPRINT,
             settings,
-            tokens=TokenSigns.concatenate([tokens[rows], removed_tokens]),
+            token_signs=TokenSigns.concatenate([tokens[rows], removed_tokens]),
         )
         joined.append((index, frozenset(removed)))
         remaining_rows += rows
 
     remaining_ids = [document_ids[row] for row in remaining_rows]
     single = DenseIndex.build(
-        vectors[remaining_rows], remaining_ids, FINGERPRINT, tokens=tokens[remaining_rows]
+        vectors[remaining_rows], remaining_ids, FINGERPRINT, token_signs=tokens[remaining_rows]
     )
     documents = chance.permutation(sorted(set(remaining_ids))).tolist()[:20]
     return JoinedCase(JoinedIndex(joined), single, tokens, documents)

@@ -17,7 +17,6 @@ import pytest
 from model_code.corpus.tables import Judgements
 from model_code.encoding.encoder import Encoder
 from model_code.errors import FreshetError
-from model_code.retrieval.cached_queries import QueryCache
 from model_code.retrieval.dense import DenseRetriever
 from model_code.retrieval.fused import (
     FusedRetriever,
@@ -28,6 +27,7 @@ from model_code.retrieval.fused import (
 )
 from model_code.retrieval.kinds import open_retriever
 from model_code.retrieval.protocol import Ranking, Retriever
+from model_code.retrieval.query_cache import QueryCache
 from model_code.stages.fusion import LossLimit, ScoredQuery, choose_weights, learn_weights
 from tests.model_code.collection.laws import (
     NEW,
@@ -128,10 +128,10 @@ def unpack_signs(bits: np.ndarray) -> np.ndarray:
 
 def late_score(dense: DenseRetriever, query: str, document: str) -> float:
     """Return the score of late interaction for the best passage, by its equation."""
-    query_signs = unpack_signs(dense.encode_with_tokens([query])[1].bits)
+    query_signs = unpack_signs(dense.encode_queries_with_signs([query])[1].bits)
     passage_scores = []
     for row in rows_of(dense, document):
-        passage_signs = unpack_signs(dense.index.tokens[row : row + 1].bits)
+        passage_signs = unpack_signs(dense.index.token_signs[row : row + 1].bits)
         best_per_token = (query_signs @ passage_signs.T).max(axis=1)
         passage_scores.append(best_per_token.mean() / query_signs.shape[1])
     return max(passage_scores)
@@ -520,8 +520,8 @@ def test_queries_encoded_at_once_are_not_encoded_again(
     def encode(_: Encoder, texts: Sequence[str]) -> np.ndarray:
         pytest.fail(f"{texts} are encoded again")
 
-    monkeypatch.setattr(Encoder, "encode", encode)
-    monkeypatch.setattr(Encoder, "encode_with_tokens", encode)
+    monkeypatch.setattr(Encoder, "encode_queries", encode)
+    monkeypatch.setattr(Encoder, "encode_queries_with_signs", encode)
 
     assert cache.cached(search).search(QUERIES, 5) == expected
 

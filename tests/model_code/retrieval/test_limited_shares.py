@@ -30,8 +30,10 @@ OTHER_DOMAIN = ["protein", "membrane", "enzyme", "receptor", "antibody", "plasma
 class DomainEncoder:
     """An encoder of words: each domain has a direction, and each text some noise of its own."""
 
-    def encode(self, texts: Sequence[str]) -> np.ndarray:
+    def encode_documents(self, texts: Sequence[str]) -> np.ndarray:
         return np.array([self._vector(text) for text in texts], np.float32)
+
+    encode_queries = encode_documents
 
     def _vector(self, text: str) -> np.ndarray:
         words = text.split()
@@ -51,7 +53,7 @@ def write_texts(words: Sequence[str], count: int, seed: int) -> list[str]:
 def open_search(texts: Sequence[str], fusion: Fusion) -> FusedSearch:
     encoder = DomainEncoder()
     document_ids = [f"d{i:04d}" for i in range(len(texts))]
-    index = DenseIndex.build(encoder.encode(texts), document_ids, "f", EXACT_SETTINGS)
+    index = DenseIndex.build(encoder.encode_documents(texts), document_ids, "f", EXACT_SETTINGS)
     dense = DenseRetriever(encoder, index, "f")  # type: ignore[arg-type]
     segment = Bm25Segment.build(texts, document_ids, "english")
     return FusedSearch({"dense": dense, "bm25": Bm25Retriever(segment, Bm25Settings())}, fusion)
@@ -74,7 +76,7 @@ def all_texts(base_texts: list[str]) -> list[str]:
 @pytest.fixture(scope="module")
 def unlimited(base_texts: list[str]) -> Fusion:
     """A fusion of the base, whose dense scores have no limit."""
-    normalizer = ScoreNormalizer.fit(DomainEncoder().encode(base_texts))
+    normalizer = ScoreNormalizer.fit(DomainEncoder().encode_documents(base_texts))
     return Fusion({"dense": 1.0, "bm25": 3.0}, {"dense": normalizer}, feedback=0.3)
 
 

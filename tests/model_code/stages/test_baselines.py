@@ -40,11 +40,11 @@ def inputs(tmp_path_factory):
     make_tiny_encoder(root / "base", TEXTS.values())
     encoder = Encoder.load(root / "base", max_tokens=32, precision="float32")
     passages = load_corpus(root / "corpus").passages
-    vectors, tokens = encoder.encode_passages_with_tokens(
+    vectors, tokens = encoder.encode_documents_with_signs(
         passage_texts(passages, include_title=True)
     )
     index = DenseIndex.build(
-        vectors, passages["document_id"].tolist(), encoder.fingerprint(), tokens=tokens
+        vectors, passages["document_id"].tolist(), encoder.fingerprint(), token_signs=tokens
     )
     index.save(root / "base_index")
     return {name: root / name for name in ("corpus", "pseudo_queries", "base_index", "base")}

@@ -77,7 +77,7 @@ def write_index(corpus, encoder_folder, target):
     """Encode the passages of a corpus and save their index."""
     encoder = Encoder.load(encoder_folder, max_tokens=32, precision="float32")
     passages = load_corpus(corpus).passages
-    vectors = encoder.encode(passage_texts(passages, include_title=False))
+    vectors = encoder.encode_documents(passage_texts(passages, include_title=False))
     index = DenseIndex.build(vectors, passages["document_id"].tolist(), encoder.fingerprint())
     index.save(target)
 
@@ -313,7 +313,7 @@ def build_bm25(passages, folder):
 def build_dense(inputs, passages, folder):
     """Build and open a retriever of the trained encoder."""
     encoder = Encoder.load(inputs["trained"] / "encoder", max_tokens=32, precision="float32")
-    vectors = encoder.encode(passages["text"].tolist())
+    vectors = encoder.encode_documents(passages["text"].tolist())
     index = DenseIndex.build(vectors, passages["document_id"].tolist(), encoder.fingerprint())
     index.save(folder / "index")
     return open_retriever(inputs["trained"] / "encoder", folder / "index", ENCODER)

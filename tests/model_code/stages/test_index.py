@@ -77,9 +77,9 @@ def test_base_index_holds_passage_i_in_row_i(tmp_path: Path, corpus: Path) -> No
         f"{title} {text}" for title, text in zip(PASSAGES["title"], PASSAGES["text"], strict=True)
     ]
 
-    np.testing.assert_allclose(built.vectors, encoder.encode(texts), atol=2e-6)
+    np.testing.assert_allclose(built.vectors, encoder.encode_documents(texts), atol=2e-6)
     assert built.document_ids == PASSAGES["document_id"].tolist()
-    assert (built.tokens.bits == encoder.encode_passages_with_tokens(texts)[1].bits).all()
+    assert (built.token_signs.bits == encoder.encode_documents_with_signs(texts)[1].bits).all()
 
     facts = {"passages": 3, "documents": 2, "dimension": 32, "factory": "Flat"}
     assert report == {**facts, "fingerprint": encoder.fingerprint()}
@@ -92,8 +92,10 @@ def test_index_can_omit_titles_and_tokens(tmp_path: Path, corpus: Path) -> None:
     built = DenseIndex.load(stage.output / "index")
     encoder = Encoder.load(tmp_path / "base", 16, precision="float32", device="cpu")
 
-    np.testing.assert_allclose(built.vectors, encoder.encode(PASSAGES["text"].tolist()), atol=2e-6)
-    assert built.tokens is None
+    np.testing.assert_allclose(
+        built.vectors, encoder.encode_documents(PASSAGES["text"].tolist()), atol=2e-6
+    )
+    assert built.token_signs is None
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
@@ -115,7 +117,7 @@ def test_queries_use_encoder_and_precision_of_index(
     alike = Encoder.load(trained, 16, precision=precision, device="cpu", for_search=True)
 
     np.testing.assert_array_equal(
-        opened.encode_queries(["sort a list"]), alike.encode(["sort a list"])
+        opened.encode_queries(["sort a list"]), alike.encode_queries(["sort a list"])
     )
 
 

@@ -92,7 +92,7 @@ def make_inputs(root: Path, qrels: bool) -> None:
     make_tiny_encoder(root / "base", WORDS)
     passages = pd.read_parquet(root / "corpus" / "passages.parquet")
     encoder = Encoder.load(root / "base", 16, precision="float32", device="cpu")
-    vectors = encoder.encode(passages["text"].tolist())
+    vectors = encoder.encode_documents(passages["text"].tolist())
     index = DenseIndex.build(vectors, passages["document_id"].tolist(), encoder.fingerprint())
     index.save(root / "base_index")
     (root / "hierarchy").mkdir()
@@ -368,14 +368,14 @@ def test_self_judged_training_starts_without_query_lines(
     documents["text"] = passages.drop_duplicates("document_id").set_index("document_id")["text"]
     documents.reset_index().to_parquet(corpus / "documents.parquet", index=False)
     encoder = Encoder.load(context.settings["encoder"].base, 16, precision="float32", device="cpu")
-    vectors = encoder.encode(passages["text"].tolist())
+    vectors = encoder.encode_documents(passages["text"].tolist())
     DenseIndex.build(vectors, passages["document_id"].tolist(), encoder.fingerprint()).save(
         tmp_path / "base_index"
     )
     report = train.run(context)
     tables = TrainingTables.load(context)
     evaluator = tables.dev_evaluator(SETTINGS, 3)
-    asked_for = encoder.encode(evaluator.queries)
+    asked_for = encoder.encode_queries(evaluator.queries)
     judged = evaluator.score(asked_for, encoder.encode_documents(evaluator.texts))
 
     assert report["start_dev"] == pytest.approx(judged)

@@ -31,7 +31,7 @@ def make_objective(tmp_path: Path, kind: str, cached: bool):
     """Return a float64 objective, and a batch of 20 pairs in buckets of few texts."""
     dense = make_encoder(tmp_path / "tiny")
     data = make_data()
-    tree = make_tree(dense.encode(data.passages.texts))
+    tree = make_tree(dense.encode_documents(data.passages.texts))
     settings = make_settings(batch_size=20, cached_gradients=cached, hierarchy_weight=0.0)
     if kind == "hce":
         settings = settings.replace(hierarchy_weight=0.3)

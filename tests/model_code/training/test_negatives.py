@@ -345,7 +345,7 @@ def make_trainer(tmp_path: Path, checkpoints: Path, negatives: str) -> Trainer:
 
     tree = None
     if settings.needs_hierarchy:
-        tree = make_tree(encoder.encode(data.passages.texts))
+        tree = make_tree(encoder.encode_documents(data.passages.texts))
     return Trainer(
         encoder, data, settings, 0, tree, make_dev(data.passages), checkpoints=checkpoints
     )

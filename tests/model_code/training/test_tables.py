@@ -113,10 +113,10 @@ class LookupEncoder:
     def __init__(self, vectors: dict[str, list[float]]) -> None:
         self.vectors = vectors
 
-    def encode(self, texts, progress=None):
+    def encode_queries(self, texts, progress=None):
         return np.array([self.vectors[text] for text in texts], dtype=np.float32)
 
-    encode_documents = encode
+    encode_documents = encode_queries
 
 
 VECTORS = {
@@ -134,7 +134,7 @@ QUERIES = [("x", {0: 1}), ("y", {2: 1})]
 def score_with_lookup(dev: DevEvaluator) -> float:
     """Return the metric of VECTORS."""
     encoder = LookupEncoder(VECTORS)
-    return dev.score(encoder.encode(dev.queries), encoder.encode_documents(dev.texts))
+    return dev.score(encoder.encode_queries(dev.queries), encoder.encode_documents(dev.texts))
 
 
 @pytest.mark.parametrize(

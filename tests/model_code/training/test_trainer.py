@@ -57,7 +57,7 @@ def make_step(tmp_path: Path, **changes) -> TrainingStep:
     encoder = make_encoder(tmp_path / "tiny")
     data = make_data()
     settings = make_settings(**changes)
-    tree = make_tree(encoder.encode(data.passages.texts))
+    tree = make_tree(encoder.encode_documents(data.passages.texts))
 
     first_pairs = BatchSchedule(data, settings, seed=0)[0]
     batch = Collator(data, settings, encoder.tokenize, 0, tree)(0, first_pairs)
@@ -73,7 +73,7 @@ def make_trainer(tmp_path: Path, dev: bool = True, **changes) -> Trainer:
 
     encoder = make_encoder(tmp_path / "tiny")
     data = make_data()
-    tree = make_tree(encoder.encode(data.passages.texts))
+    tree = make_tree(encoder.encode_documents(data.passages.texts))
     evaluator = make_dev(data.passages) if dev else None
     return Trainer(encoder, data, make_settings(**changes), 0, tree, evaluator, **options)
 
@@ -230,7 +230,7 @@ def test_patience_ends_training(tmp_path: Path):
 def test_start_vectors_save_encoding_the_corpus(tmp_path: Path):
     expected_history = make_trainer(tmp_path, evaluate_every=None).fit().history
     trainer = make_trainer(tmp_path, evaluate_every=None)
-    start_vectors = trainer.encoder.encode(trainer.data.passages.texts)
+    start_vectors = trainer.encoder.encode_documents(trainer.data.passages.texts)
     encode_documents = trainer.encoder.encode_documents
     encoded_at_steps = []
 

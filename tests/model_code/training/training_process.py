@@ -26,7 +26,7 @@ def train(encoder_folder: Path, checkpoints: Path, output: Path, kill_at: int = 
     """Write the encoder and the history to `output`; return the step that training started from."""
     encoder = make_encoder(encoder_folder)
     data = make_data()
-    vectors = encoder.encode(data.passages.texts)
+    vectors = encoder.encode_documents(data.passages.texts)
     settings = make_settings(
         cotraining=True, accumulation=2, evaluate_every=2, learning_rate=1e-2, frozen_layers=None
     )

@@ -23,7 +23,7 @@ def make_build(root, texts):
     encoder = Encoder.load(
         make_tiny_encoder(root / "encoder", [*texts.values(), " ".join(SPACE)]), device="cpu"
     )
-    vectors = encoder.encode(list(texts.values()))
+    vectors = encoder.encode_documents(list(texts.values()))
     DenseIndex.build(vectors, list(texts), encoder.fingerprint()).save(root / "index")
     leaves = np.arange(len(texts), dtype=np.int32) % 3
     centroids = np.stack([vectors[leaves == leaf].mean(axis=0) for leaf in range(3)])

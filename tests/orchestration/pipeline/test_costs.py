@@ -34,7 +34,7 @@ def test_cost_table_has_a_row_per_built_system(tmp_path, monkeypatch):
     passages = load_corpus(write_corpus(artifacts / "corpus")).passages
     folder = make_tiny_encoder(artifacts / "train" / "hce" / "encoder", TEXTS.values())
     encoder = Encoder.load(folder, 32, precision="float32", device="cpu")
-    vectors = encoder.encode(passage_texts(passages, include_title=True))
+    vectors = encoder.encode_documents(passage_texts(passages, include_title=True))
     index = artifacts / "index" / "hce" / "index"
     DenseIndex.build(vectors, passages["document_id"].tolist(), encoder.fingerprint()).save(index)
     settings = {

@@ -64,7 +64,7 @@ def project(tmp_path):
     encoder = Encoder.load(make_tiny_encoder(build / "encoder", TEXTS.values()), device="cpu")
     passages = load_corpus(artifacts / "corpus").passages.head(CHAMPION_DOCUMENTS)
     document_ids = passages["document_id"].tolist()
-    vectors = encoder.encode(passage_texts(passages, include_title=False))
+    vectors = encoder.encode_documents(passage_texts(passages, include_title=False))
     DenseIndex.build(vectors, document_ids, encoder.fingerprint()).save(build / "index")
     write_json(build / "hierarchy" / DOCUMENT_IDS, document_ids)
     return Project(tmp_path)
@@ -91,7 +91,7 @@ def live_champion(project, champion):
     (hierarchy / DOCUMENT_IDS).write_text(json.dumps(document_ids))
 
     encoder = Encoder.load(project.root / "build" / "encoder", device="cpu")
-    vectors = encoder.encode(list(TEXTS.values()))
+    vectors = encoder.encode_documents(list(TEXTS.values()))
     DenseIndex.build(vectors, document_ids, encoder.fingerprint()).save(project.root / "grown")
     open_generation_zero(
         project.root,

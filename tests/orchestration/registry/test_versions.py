@@ -53,7 +53,7 @@ def build(tmp_path_factory) -> BuiltRetriever:
     root = tmp_path_factory.mktemp("build")
     texts = list(TEXTS.values())
     encoder = Encoder.load(make_tiny_encoder(root / "encoder", texts), 64)
-    index = DenseIndex.build(encoder.encode(texts), list(TEXTS), encoder.fingerprint())
+    index = DenseIndex.build(encoder.encode_documents(texts), list(TEXTS), encoder.fingerprint())
     index.save(root / "index")
 
     titles = [text.upper() for text in texts]
@@ -352,7 +352,7 @@ def test_model_ranks_as_the_index(champion_model, build):
         rankings.append([(hit["document_id"], hit["score"]) for hit in hits])
     encoder = Encoder.load(build.encoder, 64, for_search=True)
     index = DenseIndex.load(build.index)
-    assert rankings == index.search(encoder.encode(queries), 2, encoder.fingerprint())
+    assert rankings == index.search(encoder.encode_queries(queries), 2, encoder.fingerprint())
 
 
 def test_model_returns_titles_and_texts(champion_model):

@@ -521,7 +521,7 @@ def test_refined_vectors_are_indexed(live: Path) -> None:
 
     builder.apply([WITH_QUERIES, WITHOUT_QUERIES], up_to(1), {})
 
-    encode = builder.searcher.retriever.encoder.pytorch.encode
+    encode = builder.searcher.retriever.encoder.pytorch.encode_queries
     query_mean = encode(["word5 word6", "word6 word5"]).mean(axis=0)
     vectors = builder.searcher.views[1].segment.retriever.index.vectors
     np.testing.assert_allclose(vectors[0], query_mean, atol=1e-6)

@@ -1,7 +1,7 @@
-"""Searches that keep the encodings of their queries in a folder.
+"""Searches that cache the encodings of their queries in a folder.
 
 A drift check searches many of the queries of the check before again. Encoding a query takes several
-times as long as searching it. So the encodings of the last queries are kept between checks.
+times as long as searching it. So the encodings of the last queries are cached between checks.
 """
 
 from __future__ import annotations
@@ -33,12 +33,15 @@ FORMAT = 1
 KIND = "query_encodings"
 TEXTS = "texts.json"
 VECTORS = "vectors.npy"
-# Largest number of queries of each encoder that are kept: 8 MB for an encoder of 384 dimensions.
+# Folders of the encodings without and with token signs. The names are part of the format.
+VECTORS_ONLY = "encode"
+WITH_SIGNS = "encode_with_tokens"
+# Largest number of queries of each encoder that are cached: 8 MB for an encoder of 384 dimensions.
 # The ones that were used longest ago are dropped.
-MAX_KEPT_QUERIES = 5000
+MAX_STORED_QUERIES = 5000
 
 
-class KeptEncodings:
+class CachedEncodings:
     """The encodings of queries that were searched before, by text.
 
     Attributes:
@@ -51,15 +54,15 @@ class KeptEncodings:
         self.signs: dict[str, np.ndarray] = {}
 
     def use(self, text: str) -> np.ndarray:
-        """Return the vector of a query, and note that it was used, so that it is kept longer."""
+        """Return the vector of a query, and note that it was used, so that it stays longer."""
         vector = self.vectors.pop(text)
         self.vectors[text] = vector
         return vector
 
     def save(self, folder: Path) -> None:
-        """Write the `MAX_KEPT_QUERIES` encodings that were used last to a new folder."""
+        """Write the `MAX_STORED_QUERIES` encodings that were used last to a new folder."""
         folder.mkdir(parents=True)
-        texts = list(self.vectors)[-MAX_KEPT_QUERIES:]
+        texts = list(self.vectors)[-MAX_STORED_QUERIES:]
         write_json(folder / TEXTS, texts, lines=False)
         vectors = np.stack([self.vectors[text] for text in texts])
         with atomic_write(folder / VECTORS) as path, path.open("wb") as stream:
@@ -69,7 +72,7 @@ class KeptEncodings:
         write_manifest(folder, FORMAT, {"kind": KIND, "signs": bool(self.signs)})
 
     @classmethod
-    def load(cls, folder: Path) -> KeptEncodings:
+    def load(cls, folder: Path) -> CachedEncodings:
         """Read a folder that `save` wrote.
 
         Raises:
@@ -77,33 +80,33 @@ class KeptEncodings:
         """
         manifest = read_manifest(folder, FORMAT)
         verify_checksums(folder, manifest, f"delete {folder}")
-        kept = cls()
+        cached = cls()
         texts = read_json(folder / TEXTS)
-        kept.vectors = dict(zip(texts, np.load(folder / VECTORS), strict=True))
+        cached.vectors = dict(zip(texts, np.load(folder / VECTORS), strict=True))
         if manifest["signs"]:
             signs = TokenSigns.load(folder)
             for row, text in enumerate(texts):
-                kept.signs[text] = signs.bits[signs.starts[row] : signs.starts[row + 1]]
-        return kept
+                cached.signs[text] = signs.bits[signs.starts[row] : signs.starts[row + 1]]
+        return cached
 
 
 class CachedEncoder:
-    """An encoder of queries that encodes a text only if its encoding is not kept.
+    """An encoder of queries that encodes a text only if its encoding is not cached.
 
-    The methods `encode` and `encode_with_tokens` may give different vectors, so each has its own
-    kept encodings. They are stored in a folder with the name of the method.
+    A query's vector may differ if its token signs are made as well. So the encodings without and
+    with token signs are cached separately, each in a folder.
 
     Args:
         encoder: The encoder.
-        folder: Folder of the kept encodings. It may be missing. None: they are kept in memory.
+        folder: Folder of the cached encodings. It may be missing. None: they are cached in memory.
     """
 
     def __init__(self, encoder: Any, folder: Path | None) -> None:
         self.encoder = encoder
         self.folder = folder
-        # The kept encodings by the method that made them. `_changed` names the methods whose
-        # encodings must be written again.
-        self._kept: dict[str, KeptEncodings] = {}
+        # The cached encodings by the name of their folder. `_changed` has the names of the folders
+        # that must be written again.
+        self._cached: dict[str, CachedEncodings] = {}
         self._changed: set[str] = set()
 
     @property
@@ -112,78 +115,78 @@ class CachedEncoder:
         dimension: int = self.encoder.dimension
         return dimension
 
-    def encode(self, texts: Sequence[str]) -> np.ndarray:
-        """Return the vectors (q, H) of queries, and encode only queries that are not kept yet."""
-        kept = self._kept_by("encode")
+    def encode_queries(self, texts: Sequence[str]) -> np.ndarray:
+        """Return the vectors (q, H) of queries; encode only those that are not cached."""
+        cached = self._cached_in(VECTORS_ONLY)
 
         def encode_missing(missing: Sequence[str]) -> None:
-            vectors = self.encoder.encode(missing)
+            vectors = self.encoder.encode_queries(missing)
             for text, vector in zip(missing, vectors, strict=True):
-                kept.vectors[text] = vector
+                cached.vectors[text] = vector
 
-        return self._vectors("encode", texts, encode_missing)
+        return self._vectors(VECTORS_ONLY, texts, encode_missing)
 
-    def encode_with_tokens(self, texts: Sequence[str]) -> tuple[np.ndarray, TokenSigns]:
-        """Return the vectors (q, H) and token signs of queries; encode only those not kept."""
-        kept = self._kept_by("encode_with_tokens")
+    def encode_queries_with_signs(self, texts: Sequence[str]) -> tuple[np.ndarray, TokenSigns]:
+        """Return the vectors (q, H) and token signs of queries; encode only those not cached."""
+        cached = self._cached_in(WITH_SIGNS)
 
         def encode_missing(missing: Sequence[str]) -> None:
-            vectors, signs = self.encoder.encode_with_tokens(missing)
+            vectors, signs = self.encoder.encode_queries_with_signs(missing)
             for row, text in enumerate(missing):
-                kept.vectors[text] = vectors[row]
-                kept.signs[text] = signs.bits[signs.starts[row] : signs.starts[row + 1]]
+                cached.vectors[text] = vectors[row]
+                cached.signs[text] = signs.bits[signs.starts[row] : signs.starts[row + 1]]
 
-        vectors = self._vectors("encode_with_tokens", texts, encode_missing)
-        return vectors, TokenSigns.of([kept.signs[text] for text in texts])
+        vectors = self._vectors(WITH_SIGNS, texts, encode_missing)
+        return vectors, TokenSigns.of([cached.signs[text] for text in texts])
 
     def save(self) -> None:
-        """Write the kept encodings to the folder, if there are new ones."""
+        """Write the cached encodings to the folder, if there are new ones."""
         if self.folder is None:
             return
-        for method in sorted(self._changed):
-            staging = self.folder / f".{method}.making"
+        for name in sorted(self._changed):
+            staging = self.folder / f".{name}.making"
             # A process that was killed may have left a part of it.
             shutil.rmtree(staging, ignore_errors=True)
-            self._kept[method].save(staging)
-            replace_folder(staging, self.folder / method)
+            self._cached[name].save(staging)
+            replace_folder(staging, self.folder / name)
         self._changed.clear()
 
     def _vectors(
-        self, method: str, texts: Sequence[str], encode_missing: Callable[[Sequence[str]], None]
+        self, name: str, texts: Sequence[str], encode_missing: Callable[[Sequence[str]], None]
     ) -> np.ndarray:
         """Return the vectors (q, H) of queries.
 
         Args:
-            method: Name of the method that makes the encodings.
+            name: Name of the folder of the encodings.
             texts: The queries.
-            encode_missing: Encodes some queries and keeps their encodings.
+            encode_missing: Encodes some queries and caches their encodings.
         """
-        kept = self._kept_by(method)
-        missing = [text for text in dict.fromkeys(texts) if text not in kept.vectors]
+        cached = self._cached_in(name)
+        missing = [text for text in dict.fromkeys(texts) if text not in cached.vectors]
         if missing:
             encode_missing(missing)
-            self._changed.add(method)
+            self._changed.add(name)
         vectors = np.empty((len(texts), self.dimension), np.float32)
         for row, text in enumerate(texts):
-            vectors[row] = kept.use(text)
+            vectors[row] = cached.use(text)
         return vectors
 
-    def _kept_by(self, method: str) -> KeptEncodings:
-        """Return the kept encodings that a method made, which are loaded at the first call."""
-        if method not in self._kept:
-            kept = KeptEncodings()
-            if self.folder is not None and (self.folder / method / MANIFEST).is_file():
-                kept = KeptEncodings.load(self.folder / method)
-            self._kept[method] = kept
-        return self._kept[method]
+    def _cached_in(self, name: str) -> CachedEncodings:
+        """Return the cached encodings of a folder, which is read at the first call."""
+        if name not in self._cached:
+            cached = CachedEncodings()
+            if self.folder is not None and (self.folder / name / MANIFEST).is_file():
+                cached = CachedEncodings.load(self.folder / name)
+            self._cached[name] = cached
+        return self._cached[name]
 
 
 class QueryCache:
-    """Keeps the encodings of queries in a folder, for searches that repeat queries.
+    """Caches the encodings of queries in a folder, for searches that repeat queries.
 
     Args:
         folder: Folder of the encodings of all encoders. It may be deleted at any time. None: they
-            are kept in memory only.
+            are cached in memory only.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -191,7 +194,7 @@ class QueryCache:
         self._encoders: dict[str, CachedEncoder] = {}
 
     def cached(self, retriever: Retriever) -> Retriever:
-        """Return a search with equal results that keeps the encodings of its queries.
+        """Return a search with equal results that caches the encodings of its queries.
 
         Only dense retrievers, alone or in a fusion, encode queries slowly. All others stay as they
         are.
@@ -207,10 +210,10 @@ class QueryCache:
         return retriever
 
     def encode(self, retriever: Retriever, texts: Sequence[str]) -> None:
-        """Encode queries ahead of their searches, and keep the encodings.
+        """Encode queries ahead of their searches, and cache the encodings.
 
         Encoding many queries together takes less time than one by one. The retriever that
-        `cached(retriever)` returns finds the kept encodings when it searches these queries.
+        `cached(retriever)` returns finds these encodings when it searches these queries.
 
         Args:
             retriever: Retriever that will search the queries.
@@ -219,10 +222,10 @@ class QueryCache:
         if isinstance(retriever, FusedSearch):
             self._encode_for_components(retriever, texts)
         elif isinstance(retriever, DenseRetriever):
-            self._encoder(retriever).encode(texts)
+            self._encoder(retriever).encode_queries(texts)
 
     def _encode_for_components(self, fusion: FusedSearch, texts: Sequence[str]) -> None:
-        """Encode queries as the components of a fusion will need them, and keep the encodings.
+        """Encode queries as the components of a fusion will need them, and cache the encodings.
 
         Only dense components need encodings. Some of them search passages, others headlines. If
         both have the same encoder, the fusion uses the query vectors of the passage component for
@@ -240,7 +243,7 @@ class QueryCache:
                 continue
             # Late interaction needs token signs as well as vectors.
             if isinstance(component, DenseRetriever) and name in fusion.late_components:
-                self._encoder(component).encode_with_tokens(texts)
+                self._encoder(component).encode_queries_with_signs(texts)
             else:
                 self.encode(component, texts)
 

@@ -1,4 +1,4 @@
-"""Encodings of queries that are kept between drift checks."""
+"""Encodings of queries that are cached between drift checks."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 
 from model_code.encoding.token_signs import TokenSigns
 from model_code.errors import Damaged
-from model_code.retrieval import cached_queries
-from model_code.retrieval.cached_queries import TEXTS, CachedEncoder, QueryCache
+from model_code.retrieval import query_cache
 from model_code.retrieval.dense import DenseRetriever
 from model_code.retrieval.dense_index import DenseIndex
 from model_code.retrieval.fused import FusedSearch, Fusion
 from model_code.retrieval.headline import HeadlineRetriever
 from model_code.retrieval.protocol import Retriever
+from model_code.retrieval.query_cache import TEXTS, CachedEncoder, QueryCache
 
 
 class CountingEncoder:
@@ -32,21 +32,21 @@ class CountingEncoder:
     def pytorch(self) -> CountingEncoder:
         return self
 
-    def encode(self, texts: Sequence[str]) -> np.ndarray:
+    def encode_queries(self, texts: Sequence[str]) -> np.ndarray:
         self.texts.extend(texts)
         return np.array([[len(text), 1] for text in texts], np.float32)
 
-    def encode_with_tokens(self, texts: Sequence[str]) -> tuple[np.ndarray, TokenSigns]:
+    def encode_queries_with_signs(self, texts: Sequence[str]) -> tuple[np.ndarray, TokenSigns]:
         signs = [np.full((len(text), 1), 7, np.uint64) for text in texts]
-        return self.encode(texts), TokenSigns.of(signs)
+        return self.encode_queries(texts), TokenSigns.of(signs)
 
 
 def test_each_text_is_encoded_once(tmp_path: Path) -> None:
     encoder = CountingEncoder()
     cached = CachedEncoder(encoder, tmp_path)
 
-    vectors = cached.encode(["a", "bb", "a"])
-    cached.encode(["bb", "ccc"])
+    vectors = cached.encode_queries(["a", "bb", "a"])
+    cached.encode_queries(["bb", "ccc"])
 
     assert vectors[:, 0].tolist() == [1, 2, 1]
     assert encoder.texts == ["a", "bb", "ccc"]
@@ -54,15 +54,15 @@ def test_each_text_is_encoded_once(tmp_path: Path) -> None:
 
 def test_encodings_are_kept_in_the_folder(tmp_path: Path) -> None:
     first = CachedEncoder(CountingEncoder(), tmp_path)
-    first.encode(["a", "bb"])
-    first.encode_with_tokens(["ccc"])
+    first.encode_queries(["a", "bb"])
+    first.encode_queries_with_signs(["ccc"])
     first.save()
 
     encoder = CountingEncoder()
     later = CachedEncoder(encoder, tmp_path)
 
-    assert later.encode(["bb", "a"])[:, 0].tolist() == [2, 1]
-    vectors, signs = later.encode_with_tokens(["ccc"])
+    assert later.encode_queries(["bb", "a"])[:, 0].tolist() == [2, 1]
+    vectors, signs = later.encode_queries_with_signs(["ccc"])
     assert vectors[:, 0].tolist() == [3]
     assert signs.bits.ravel().tolist() == [7, 7, 7]
     assert encoder.texts == []
@@ -71,14 +71,14 @@ def test_encodings_are_kept_in_the_folder(tmp_path: Path) -> None:
 def test_texts_that_were_used_longest_ago_are_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cached_queries, "MAX_KEPT_QUERIES", 2)
+    monkeypatch.setattr(query_cache, "MAX_STORED_QUERIES", 2)
     first = CachedEncoder(CountingEncoder(), tmp_path)
-    first.encode(["a", "bb", "ccc"])
-    first.encode(["a"])
+    first.encode_queries(["a", "bb", "ccc"])
+    first.encode_queries(["a"])
     first.save()
 
     encoder = CountingEncoder()
-    CachedEncoder(encoder, tmp_path).encode(["a", "bb", "ccc"])
+    CachedEncoder(encoder, tmp_path).encode_queries(["a", "bb", "ccc"])
 
     assert encoder.texts == ["bb"]
 
@@ -99,22 +99,22 @@ def test_headlines_reuse_the_encodings_of_passages() -> None:
 
 def test_damaged_encodings_are_named(tmp_path: Path) -> None:
     cached = CachedEncoder(CountingEncoder(), tmp_path)
-    cached.encode(["a"])
+    cached.encode_queries(["a"])
     cached.save()
     (tmp_path / "encode" / TEXTS).write_text("[]", encoding="utf-8")
 
     with pytest.raises(Damaged, match=TEXTS):
-        CachedEncoder(CountingEncoder(), tmp_path).encode(["a"])
+        CachedEncoder(CountingEncoder(), tmp_path).encode_queries(["a"])
 
 
 def test_encodings_are_kept_after_a_process_was_killed_while_it_wrote(tmp_path: Path) -> None:
     (tmp_path / ".encode.making").mkdir()
     (tmp_path / ".encode.making" / TEXTS).write_text("[")
     cached = CachedEncoder(CountingEncoder(), tmp_path)
-    cached.encode(["a"])
+    cached.encode_queries(["a"])
 
     cached.save()
 
     encoder = CountingEncoder()
-    assert CachedEncoder(encoder, tmp_path).encode(["a"])[:, 0].tolist() == [1]
+    assert CachedEncoder(encoder, tmp_path).encode_queries(["a"])[:, 0].tolist() == [1]
     assert encoder.texts == []
