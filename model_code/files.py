@@ -18,9 +18,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from model_code.errors import Damaged, FreshetError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 MANIFEST = "manifest.json"
 # Default remedy in the messages about damaged folders.
@@ -156,6 +159,15 @@ def write_text(path: Path, text: str) -> None:
     """Write UTF-8 text, atomically."""
     with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def write_array(path: Path, array: np.ndarray) -> None:
+    """Write an array atomically in NumPy's format `.npy`, whatever the name of the file."""
+    # Commands that write no array start faster without NumPy.
+    import numpy as np
+
+    with atomic_write(path) as temporary, temporary.open("wb") as stream:
+        np.save(stream, array)
 
 
 def append_line(path: Path, line: str) -> None:

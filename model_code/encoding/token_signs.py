@@ -24,7 +24,7 @@ from typing import Self
 import numpy as np
 
 from model_code.errors import FreshetError
-from model_code.files import atomic_write
+from model_code.files import write_array
 from model_code.row_file import RowFile
 
 SIGNS_FILE = "token_signs.npy"
@@ -140,9 +140,8 @@ class TokenSigns:
 
     def save(self, folder: Path) -> None:
         """Write the signs to two files in a folder."""
-        for name, array in ((SIGNS_FILE, self.bits), (STARTS_FILE, self.starts)):
-            with atomic_write(folder / name) as temporary, temporary.open("wb") as stream:
-                np.save(stream, array)
+        write_array(folder / SIGNS_FILE, self.bits)
+        write_array(folder / STARTS_FILE, self.starts)
 
     @classmethod
     def load(cls, folder: Path) -> Self:

@@ -28,9 +28,9 @@ import numpy as np
 from model_code.encoding.token_signs import SIGNS_FILE, TokenSigns
 from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import (
-    atomic_write,
     read_manifest,
     verify_checksums,
+    write_array,
     write_json,
     write_manifest,
 )
@@ -338,8 +338,7 @@ class DenseIndex:
             The manifest's entries about the index.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        with atomic_write(folder / VECTORS) as temporary, temporary.open("wb") as stream:
-            np.save(stream, self.vectors)
+        write_array(folder / VECTORS, self.vectors)
         write_json(folder / DOCUMENT_IDS, list(self.ids.document_ids), lines=False)
         if self.approximate is not None:
             _write_inverted_file(self.approximate, folder / FAISS)

@@ -156,10 +156,22 @@ class ScoreNormalizer:
         Returns:
             Standardised scores, shape (n,), float64.
         """
+        mean, deviation = self.moments(query)
+        return (scores - mean) / deviation
+
+    def moments(self, query: np.ndarray) -> tuple[float, np.float64]:
+        """Return the mean and the standard deviation of a query's products with the build.
+
+        Args:
+            query: Query vector, shape (H,).
+
+        Returns:
+            The mean, and the deviation as NumPy's float64, which makes a quotient with it float64.
+        """
         wide_query = query.astype(np.float64)
         mean = float(self.mean @ wide_query)
         variance = float(wide_query @ (self.covariance @ wide_query))
-        return (scores - mean) / np.sqrt(max(variance, MIN_VARIANCE))
+        return mean, np.sqrt(max(variance, MIN_VARIANCE))
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,11 +16,11 @@ import numpy as np
 from model_code.encoding.token_signs import TokenSigns
 from model_code.files import (
     MANIFEST,
-    atomic_write,
     read_json,
     read_manifest,
     replace_folder,
     verify_checksums,
+    write_array,
     write_json,
     write_manifest,
 )
@@ -65,8 +65,7 @@ class CachedEncodings:
         texts = list(self.vectors)[-MAX_STORED_QUERIES:]
         write_json(folder / TEXTS, texts, lines=False)
         vectors = np.stack([self.vectors[text] for text in texts])
-        with atomic_write(folder / VECTORS) as path, path.open("wb") as stream:
-            np.save(stream, vectors)
+        write_array(folder / VECTORS, vectors)
         if self.signs:
             TokenSigns.of([self.signs[text] for text in texts]).save(folder)
         write_manifest(folder, FORMAT, {"kind": KIND, "signs": bool(self.signs)})

@@ -10,6 +10,7 @@ import signal
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from model_code.errors import FreshetError
@@ -20,6 +21,7 @@ from model_code.files import (
     fsync_tree,
     read_manifest,
     verify_checksums,
+    write_array,
     write_manifest,
     write_text,
 )
@@ -85,6 +87,16 @@ def test_forked_process_syncs_with_own_threads(tmp_path):
         os._exit(0)
 
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_array_is_written_atomically_under_its_exact_name(tmp_path, synced):
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+    write_array(tmp_path / "vectors", array)
+
+    assert synced == ["vectors", tmp_path.name]
+    assert [path.name for path in tmp_path.iterdir()] == ["vectors"]
+    np.testing.assert_array_equal(np.load(tmp_path / "vectors"), array)
 
 
 def test_failed_write_leaves_only_old_file(tmp_path):
