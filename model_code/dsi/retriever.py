@@ -74,10 +74,10 @@ class DsiRetriever(DenseRetriever):
         return type(self)(self.encoder, DenseIndex.load(folder), folder, self.fingerprint)
 
     @classmethod
-    def merge(cls, parts: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
+    def merge(cls, sources: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
         """Index the named documents of several retrievers in `folder`, with their vectors."""
-        super().merge(parts, folder)
-        first_retriever, _ = parts[0]
+        super().merge(sources, folder)
+        first_retriever, _ = sources[0]
         add_to_manifest(folder, {"kind": KIND, "encoding_scale": first_retriever.encoding_scale})
 
     def passage_vectors(self, document_ids: Sequence[str]) -> np.ndarray:

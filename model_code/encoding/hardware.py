@@ -80,7 +80,7 @@ def has_bfloat16(device: torch.device) -> bool:
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
-def gains_by_bfloat16(device: torch.device) -> bool:
+def is_faster_in_bfloat16(device: torch.device) -> bool:
     """Return whether a device multiplies bfloat16 faster than float32.
 
     With the bfloat16 instructions of AVX-512, CPUs of AMD are 2.2 times as fast as in float32, but
@@ -110,7 +110,7 @@ def uses_bfloat16(precision: str, device: torch.device) -> bool:
     False
     """
     if precision == "auto":
-        return gains_by_bfloat16(device)
+        return is_faster_in_bfloat16(device)
     return precision == "bfloat16"
 
 
@@ -124,7 +124,7 @@ def limit_primitive_caches() -> None:
         os.environ.setdefault(variable, str(MAX_CACHED_PRIMITIVES))
 
 
-def has_half_weights(device: torch.device) -> bool:
+def supports_half_precision(device: torch.device) -> bool:
     """Return whether PyTorch can multiply weights in half precision: on CPUs with AVX2."""
     return device.type == "cpu" and torch.backends.quantized.engine in ("x86", "fbgemm")
 
@@ -202,7 +202,11 @@ def select_packing(precision: str, device: torch.device) -> type[PackedLinear] |
     is_cpu = device.type == "cpu"
     if is_cpu and uses_bfloat16(precision, device) and has_bfloat16(device):
         return Bfloat16Linear
-    if precision == "auto" and has_half_weights(device) and not gains_by_bfloat16(device):
+    if (
+        precision == "auto"
+        and supports_half_precision(device)
+        and not is_faster_in_bfloat16(device)
+    ):
         return HalfLinear
     return None
 

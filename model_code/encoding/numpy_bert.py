@@ -29,7 +29,9 @@ from model_code.encoding.bert_files import (
 )
 from model_code.mapped_tensors import map_tensors
 
-NUMERATOR = (
+# Coefficients of the error function as a quotient of two polynomials in x^2, highest power first.
+# They are those of the library Eigen. For numbers of float32 the error is at most 5e-7.
+ERF_NUMERATOR = (
     -2.72614225801306e-10,
     2.77068142495902e-08,
     -2.10102402082508e-06,
@@ -38,9 +40,7 @@ NUMERATOR = (
     -2.95459980854025e-03,
     -1.60960333262415e-02,
 )
-# Coefficients of the error function as a quotient of two polynomials in x^2, highest power first.
-# They are those of the library Eigen. For numbers of float32 the error is at most 5e-7.
-DENOMINATOR = (
+ERF_DENOMINATOR = (
     -1.45660718464996e-05,
     -2.13374055278905e-04,
     -1.68282697438203e-03,
@@ -301,11 +301,12 @@ def gelu(values: np.ndarray) -> np.ndarray:
     >>> gelu(np.array([-10, 0, 1, 10], np.float32)).round(4).tolist()
     [-0.0, 0.0, 0.8413000106811523, 10.0]
     """
-    share = erf(values * np.float32(math.sqrt(0.5)))
-    share += 1
-    share *= values
-    share *= np.float32(0.5)
-    return share
+    # Phi(x) is (1 + erf(x / sqrt(2))) / 2. All steps work in place.
+    activations = erf(values * np.float32(math.sqrt(0.5)))
+    activations += 1
+    activations *= values
+    activations *= np.float32(0.5)
+    return activations
 
 
 def erf(values: np.ndarray) -> np.ndarray:
@@ -315,8 +316,8 @@ def erf(values: np.ndarray) -> np.ndarray:
     """
     clipped = np.clip(values, -LARGEST_ERF_INPUT, LARGEST_ERF_INPUT)
     squares = clipped * clipped
-    quotient = _polynomial(squares, NUMERATOR)
-    quotient /= _polynomial(squares, DENOMINATOR)
+    quotient = _polynomial(squares, ERF_NUMERATOR)
+    quotient /= _polynomial(squares, ERF_DENOMINATOR)
     quotient *= clipped
     return quotient
 

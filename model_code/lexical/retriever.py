@@ -54,15 +54,15 @@ class LexicalRetriever(LexicalSearch, IndexedRetriever[list[Sparse]]):
         return self.open(folder, self.encoder, self.fingerprint)
 
     @classmethod
-    def merge(cls, parts: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
+    def merge(cls, sources: Sequence[tuple[Self, Sequence[str]]], folder: Path) -> None:
         """Write one index of selected documents of several retrievers, without encoding.
 
         Args:
-            parts: Each retriever with the ids of its documents that are kept. All retrievers have
+            sources: Each retriever with the ids of its documents that are kept. All retrievers have
                 the same encoder and the same kinds of indexes.
             folder: Folder to write to.
         """
-        first, _ = parts[0]
+        first, _ = sources[0]
         # Collect each part for all kept passages. The list of a part that the indexes lack stays
         # empty.
         bags: list[np.ndarray] = []
@@ -70,7 +70,7 @@ class LexicalRetriever(LexicalSearch, IndexedRetriever[list[Sparse]]):
         ids: list[str] = []
         embeddings: list[Sparse] = []
         texts: list[str] = []
-        for retriever, documents in parts:
+        for retriever, documents in sources:
             rows = retriever.tokens.ids.rows_of(documents)
             bags.extend(retriever.tokens.bags(rows))
             ids.extend(retriever.tokens.ids.document_ids[row] for row in rows.tolist())

@@ -47,7 +47,7 @@ Queries = TypeVar("Queries")
 
 
 class Retriever(ABC, Generic[Queries]):
-    """An opened retriever: an encoder and the index of its documents.
+    """An opened retriever: it encodes queries and searches its index.
 
     Retrievers are immutable and can be shared between threads. Subclasses implement the search for
     encoded queries. This class implements the search for query texts with it. One encoding of a

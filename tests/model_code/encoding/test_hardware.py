@@ -22,10 +22,10 @@ from model_code.encoding.hardware import (
     HalfLinear,
     PackedLinear,
     has_bfloat16,
-    has_half_weights,
     pack_linear_layers,
     pick_device,
     select_packing,
+    supports_half_precision,
     uses_bfloat16,
 )
 from model_code.errors import SettingsError
@@ -41,7 +41,7 @@ TEXTS = [
 KINDS = [
     pytest.param(
         HalfLinear,
-        marks=pytest.mark.skipif(not has_half_weights(CPU), reason="no such products here"),
+        marks=pytest.mark.skipif(not supports_half_precision(CPU), reason="no such products here"),
     ),
     pytest.param(
         Bfloat16Linear,
@@ -94,7 +94,7 @@ def product_by_loops(
 ROW_SHAPES = [(1,), (11,), (2, 5), (3, 1, 40)]
 
 
-@pytest.mark.skipif(not has_half_weights(CPU), reason="no such products here")
+@pytest.mark.skipif(not supports_half_precision(CPU), reason="no such products here")
 @pytest.mark.parametrize("rows", ROW_SHAPES)
 @pytest.mark.parametrize("bias", [True, False])
 def test_half_precision_rounds_weights_alone(rows, bias):
@@ -164,10 +164,10 @@ def selected_kind(request, monkeypatch) -> type[PackedLinear]:
     """Return a kind of packing that is selected on this machine for precision "auto"."""
     kind = request.param
 
-    def gains_by_bfloat16(device):
+    def is_faster_in_bfloat16(device):
         return kind is Bfloat16Linear
 
-    monkeypatch.setattr("model_code.encoding.hardware.gains_by_bfloat16", gains_by_bfloat16)
+    monkeypatch.setattr("model_code.encoding.hardware.is_faster_in_bfloat16", is_faster_in_bfloat16)
     if select_packing("auto", CPU) is not kind:
         pytest.skip("not on this CPU")
     return kind
@@ -285,7 +285,7 @@ def test_half_precision_is_selected_elsewhere(set_cpu, cpu):
     set_cpu(cpu)
 
     assert not uses_bfloat16("auto", CPU)
-    expected = HalfLinear if has_half_weights(CPU) else None
+    expected = HalfLinear if supports_half_precision(CPU) else None
     assert select_packing("auto", CPU) is expected
 
 
