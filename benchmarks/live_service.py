@@ -29,7 +29,7 @@ from orchestration.running_service import find_running_service
 
 if TYPE_CHECKING:
     from model_code.encoding.encoder import VectorsWithSigns
-    from model_code.retrieval.bm25_index import KnownWords
+    from model_code.retrieval.bm25_known import KnownWords
     from model_code.retrieval.index_settings import IndexSettings
     from model_code.retrieval.indexed import NewPassages
     from model_code.text.known_queries import KnownQuery
@@ -78,7 +78,7 @@ def make_project(
     """
     from benchmarks.opened_build import open_generation_zero
     from model_code.encoding.encoder import Encoder
-    from model_code.retrieval.bm25_index import KnownWords
+    from model_code.retrieval.bm25_known import KnownWords
     from model_code.retrieval.dense_index import DenseIndex
     from model_code.retrieval.index_settings import ALWAYS_EXACT, IndexSettings
     from model_code.retrieval.indexed import NewPassages
