@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 
-from model_code.text.words import split_words
+from model_code.text.words import split_search_words
 
 MIN_DUPLICATE_JACCARD = 0.8
 """Smallest Jaccard similarity of the word sets of two queries that are near-duplicates."""
@@ -74,15 +74,18 @@ class KnownQuery:
 def normalize_query(text: str) -> str:
     """Return the words of a query in lower case, without punctuation, and in normal width.
 
-    Two queries count as equal if their normalised texts are equal.
+    Two queries count as equal if their normalised texts are equal. The words are those that a
+    search can find, so C, C++ and C# are different words.
 
     >>> normalize_query(" How do I sort\\na LIST?")
     'how do i sort a list'
+    >>> normalize_query("Sort in C++!")
+    'sort in c++'
     >>> normalize_query("???")
     '???'
     """
     folded = unicodedata.normalize("NFKC", text).casefold()
-    words = split_words(folded)
+    words = split_search_words(folded)
     return " ".join(words or folded.split())
 
 

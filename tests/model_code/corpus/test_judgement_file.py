@@ -88,6 +88,14 @@ def test_later_judgement_replaces_the_earlier_one(path):
     assert [pair.relevance for pair in read_judgements(path)] == [0]
 
 
+def test_questions_that_differ_in_a_sign_of_a_name_are_kept(path):
+    pairs = [JudgedPair("Sort in C", "sort.md", 1), JudgedPair("Sort in C++", "sort.md", 0)]
+
+    record_judgements(path, pairs)
+
+    assert read_judgements(path) == pairs
+
+
 @pytest.mark.parametrize(
     ("line", "fault"),
     [
