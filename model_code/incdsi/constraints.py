@@ -18,9 +18,8 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence, Set
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,34 +28,35 @@ import numpy as np
 from model_code.collection.segments.segment import LoadedSegment, SegmentView
 from model_code.collection.segments.solved import MAX_FOUND_RANK, SolvedDocument, SolvedDocuments
 from model_code.corpus.known_queries import query_hash
-from model_code.errors import FreshetError
 from model_code.files import (
     MANIFEST,
     atomic_write,
     canonical_json,
     hash_text,
     read_json,
-    read_manifest,
-    verify_checksums,
     write_json,
-    write_manifest,
+)
+from model_code.incdsi.cache import (
+    ENCODING,
+    CacheFormat,
+    caches_lock,
+    complete_cache,
+    fill_once,
+    hashed_folder,
+    is_intact,
 )
 from model_code.incdsi.fused_scores import Competitors, FusedScore, TermCounts
 from model_code.incdsi.scanned_rows import row_norms
-from model_code.project import file_lock
 from model_code.text.known_queries import normalize_query, resolve_queries
 
 # Largest number of known queries of the build that are scored to find constraints. More queries
 # take minutes, and each addition is tested against all constraints.
 MAX_BUILD_QUERIES = 20_000
 
-# Version of the format of a cache folder, the kind of folder in its manifest, and its files.
-FORMAT = 3
-KIND = "known_queries"
+# Format of the cache folders, and their files.
+CACHE_FORMAT = CacheFormat("known_queries", number=3)
 CONSTRAINTS = "constraints.json"
 VECTORS = "vectors.npy"
-# Folder inside a cache folder with the finished parts of an encoding that was interrupted.
-ENCODING = "encoding"
 
 AnsweredQuery = tuple[str, str]
 """Id of a document, and the text of a query that the document is known to answer."""
@@ -248,8 +248,7 @@ def build_constraints(
     queries are limited before forgotten ones are left out. So a cache that lost a query equals a
     cache that is computed without it.
 
-    Only one process uses the caches at a time, and others wait. Two processes would use the same
-    folder of finished encodings, and the first one to end would delete it. A process that forgets a
+    Only one process uses the caches at a time, and others wait. Otherwise a process that forgets a
     query would overlook a cache that is being written.
 
     Args:
@@ -261,10 +260,7 @@ def build_constraints(
     cache = cache_folder(read_json(score.base.folder / MANIFEST), folder)
     with caches_lock(folder):
         forgotten = find_forgotten()
-        if not (cache / MANIFEST).is_file():
-            _fill_cache(score, cache, forgotten)
-        remedy = f"delete {cache}, which is then computed again"
-        verify_checksums(cache, read_manifest(cache, FORMAT), remedy)
+        fill_once(cache, CACHE_FORMAT, partial(_fill_cache, score, cache, forgotten))
         return _drop_from_cache(cache, frozenset(), forgotten)
 
 
@@ -286,20 +282,10 @@ def erase_from_caches(
     """
     with caches_lock(folder):
         for cache in sorted(path for path in folder.glob("*") if path.is_dir()):
-            if _is_intact(cache):
+            if is_intact(cache, CACHE_FORMAT):
                 _drop_from_cache(cache, document_ids, forgotten)
             else:
                 shutil.rmtree(cache)
-
-
-def _is_intact(cache: Path) -> bool:
-    """Return whether a folder is a complete and undamaged cache of constraints."""
-    try:
-        manifest = read_manifest(cache, FORMAT)
-        verify_checksums(cache, manifest)
-    except FreshetError:
-        return False
-    return manifest["kind"] == KIND
 
 
 def _drop_from_cache(cache: Path, document_ids: Set[str], forgotten: Set[str]) -> Constraints:
@@ -329,11 +315,6 @@ def _drop_from_cache(cache: Path, document_ids: Set[str], forgotten: Set[str]) -
     (cache / MANIFEST).unlink()
     _write_cache(constraints, cache)
     return constraints
-
-
-def caches_lock(folder: Path) -> AbstractContextManager[None]:
-    """Return the lock of the caches in a folder. The lock file lies beside the folder."""
-    return file_lock(folder.with_name(f"{folder.name}.lock"))
 
 
 def _fill_cache(score: FusedScore, cache: Path, forgotten: Set[str]) -> None:
@@ -383,15 +364,14 @@ def limit_queries(
 def cache_folder(manifest: Mapping[str, Any], folder: Path) -> Path:
     """Return the folder that caches the constraints of a build.
 
-    Its name contains a hash of the checksums of all files of the build. So another build has
-    another folder, and the cache is never out of date.
+    Its name depends on the checksums of all files of the build; see `hashed_folder`.
 
     Args:
         manifest: Manifest in the folder of the base segment.
         folder: Folder of the caches.
     """
-    facts = {"checksums": manifest["checksums"], "format": FORMAT}
-    return folder / f"{manifest['retriever']}-known-{hash_text(canonical_json(facts))[:16]}"
+    facts = {"checksums": manifest["checksums"], "format": CACHE_FORMAT.number}
+    return hashed_folder(folder, f"{manifest['retriever']}-known", facts)
 
 
 def find_constraints(
@@ -506,10 +486,7 @@ def document_constraints(score: FusedScore, document: SolvedDocument) -> Constra
 
 
 def _write_cache(constraints: Constraints, cache: Path) -> None:
-    """Write constraints to a cache folder, and delete the encoding that it may hold.
-
-    The manifest is written last, because a folder with a manifest counts as complete.
-    """
+    """Write constraints to a cache folder, and complete it."""
     facts: Mapping[str, object] = {
         "document_ids": constraints.document_ids,
         "texts": constraints.texts,
@@ -521,9 +498,7 @@ def _write_cache(constraints: Constraints, cache: Path) -> None:
     write_json(cache / CONSTRAINTS, facts, lines=False)
     with atomic_write(cache / VECTORS) as path, path.open("wb") as stream:
         np.save(stream, constraints.vectors)
-    if (cache / ENCODING).exists():
-        shutil.rmtree(cache / ENCODING)
-    write_manifest(cache, FORMAT, {"kind": KIND})
+    complete_cache(cache, CACHE_FORMAT)
 
 
 def _read_cache(cache: Path) -> Constraints:

@@ -15,10 +15,10 @@ Z has three sources:
 from __future__ import annotations
 
 import math
-import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +35,16 @@ from model_code.encoding.encoder import Encoder
 from model_code.files import (
     MANIFEST,
     atomic_write,
-    canonical_json,
-    hash_text,
     read_json,
-    read_manifest,
-    verify_checksums,
-    write_manifest,
 )
 from model_code.incdsi.adder import NewDocument
+from model_code.incdsi.cache import (
+    ENCODING,
+    CacheFormat,
+    complete_cache,
+    fill_once,
+    hashed_folder,
+)
 from model_code.incdsi.state import IncDsiState, deviation
 from model_code.settings import require
 from model_code.text import words
@@ -51,9 +53,8 @@ from model_code.text.documents import Change, Document
 # Number of words of a span, which is a piece of a document's text. A long query has about as many.
 SPAN = 12
 
-# Version of the format of a cache folder, the kind of folder in its manifest, and its file.
-FORMAT = 2
-KIND = "incdsi"
+# Format of the cache folders, and their file.
+CACHE_FORMAT = CacheFormat("incdsi", number=2)
 QUERIES = "queries.npy"
 
 Encoded = tuple[np.ndarray, np.ndarray]
@@ -110,10 +111,7 @@ def representatives(segment: LoadedSegment, spans: int, folder: Path) -> dict[st
         return found
 
     cache = cache_folder(read_json(segment.folder / MANIFEST), spans, folder)
-    if not (cache / MANIFEST).is_file():
-        _write_cache(cache, segment, missing, spans)
-    remedy = f"delete {cache}, which is then made from the texts again"
-    verify_checksums(cache, read_manifest(cache, FORMAT), remedy)
+    fill_once(cache, CACHE_FORMAT, partial(_fill_cache, cache, segment, missing, spans))
     cached_queries = np.load(cache / QUERIES, mmap_mode="r")
     found.update(zip(missing, cached_queries, strict=True))
     return found
@@ -122,8 +120,8 @@ def representatives(segment: LoadedSegment, spans: int, folder: Path) -> dict[st
 def cache_folder(manifest: Mapping[str, Any], spans: int, folder: Path) -> Path:
     """Return the folder that caches the representative queries of a segment.
 
-    Its name contains a hash of the documents, the text rules, the encoder and `spans`. So a change
-    of any of them leads to another folder, and the cache is never out of date.
+    Its name depends on the documents, the text rules, the encoder and `spans`; see
+    `hashed_folder`.
 
     Args:
         manifest: Manifest in the folder of the segment.
@@ -135,30 +133,26 @@ def cache_folder(manifest: Mapping[str, Any], spans: int, folder: Path) -> Path:
         "text": manifest["text"],
         "documents": manifest["checksums"][DOCUMENTS],
         "spans": spans,
-        "format": FORMAT,
+        "format": CACHE_FORMAT.number,
     }
-    return folder / f"{manifest['retriever']}-{hash_text(canonical_json(facts))[:16]}"
+    return hashed_folder(folder, manifest["retriever"], facts)
 
 
-def _write_cache(cache: Path, segment: LoadedSegment, ids: Sequence[str], spans: int) -> None:
+def _fill_cache(cache: Path, segment: LoadedSegment, ids: Sequence[str], spans: int) -> None:
     """Compute the representative query of each document, and write them to a cache folder.
 
     They are cached because encoding the texts of a large segment takes long.
 
     Args:
-        cache: Folder to write. Only a folder with a manifest, which is written last, is complete.
+        cache: Folder to write.
         segment: Segment that holds the documents.
         ids: Ids of the documents.
         spans: Largest number of pieces of each document's text to encode; see `constraint_texts`.
     """
-    # An interrupted computation resumes from the batches of vectors in this folder.
-    unfinished = cache / "encoding"
-    representative_queries = _encode_representatives(segment, ids, spans, unfinished)
+    representative_queries = _encode_representatives(segment, ids, spans, cache / ENCODING)
     with atomic_write(cache / QUERIES) as path, path.open("wb") as stream:
         np.save(stream, representative_queries)
-
-    shutil.rmtree(unfinished)
-    write_manifest(cache, FORMAT, {"kind": KIND})
+    complete_cache(cache, CACHE_FORMAT)
 
 
 def _encode_representatives(

@@ -361,7 +361,7 @@ def test_caches_are_erased_under_their_lock(
         yield
         assert not unfinished.exists()
 
-    monkeypatch.setattr("model_code.incdsi.constraints.file_lock", lock)
+    monkeypatch.setattr("model_code.incdsi.cache.file_lock", lock)
     forget_query(index, SECRET)
 
     assert locked == ["additions.lock"]
