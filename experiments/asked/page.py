@@ -367,11 +367,11 @@ def render(template: str, result: Mapping[str, Any]) -> str:
     """Replace the placeholders of a text by numbers of a result.
 
     A placeholder `{{a/b/c}}` stands for `result[a][b][c]`. A difference is written with its
-    interval. `{{a/b/c|short}}` leaves the interval out.
+    interval. `{{a/b/c|short}}` leaves the interval out, and `{{a/b/c|size}}` also the sign.
 
     >>> values = {"squad": {"difference": 0.0063, "interval": [0.0041, 0.0102], "plain": 0.89}}
-    >>> render("{{squad}}, {{squad|short}}, {{squad/plain}}", values)
-    '+.006 [.004, .010], +.006, .890'
+    >>> render("{{squad}}, {{squad|short}}, {{squad|size}}, {{squad/plain}}", values)
+    '+.006 [.004, .010], +.006, .006, .890'
     """
 
     def replace(match: re.Match[str]) -> str:
@@ -384,6 +384,8 @@ def render(template: str, result: Mapping[str, Any]) -> str:
         difference = _decimals(value["difference"], sign="+")
         if form == "short":
             return difference
+        if form == "size":
+            return _decimals(abs(value["difference"]))
         low, high = value["interval"]
         return f"{difference} [{_decimals(low)}, {_decimals(high)}]"
 

@@ -15,7 +15,7 @@ from experiments.asked.choices import indexing_methods
 from experiments.asked.data import Dataset, Encoded, reduce_to_articles
 from experiments.asked.known import QueryTexts
 from experiments.asked.memory import DEFAULT_WORDS, Choice, Collection, choose, split_trials
-from experiments.asked.page import READING, incdsi_table, render
+from experiments.asked.page import READING, UNASKED, incdsi_table, render
 from experiments.asked.run import HERE, pool_unasked
 from experiments.asked.search import Weights, WordSettings, bm25_weights, ndcg
 from experiments.asked.thumbs import keep_thumbs_on_hits
@@ -278,9 +278,83 @@ def test_page_has_the_numbers_of_the_result() -> None:
     assert render(template, read_json(HERE / "result.json")) in (HERE / "README.md").read_text()
 
 
-def test_docs_have_the_numbers_of_the_result() -> None:
-    docs = HERE.parents[1] / "docs"
-    assert incdsi_table(read_json(HERE / "result.json")) in (docs / "incdsi.md").read_text()
+def test_docs_have_the_table_of_the_result() -> None:
+    page = HERE.parents[1] / "docs" / "incdsi.md"
+
+    assert incdsi_table(read_json(HERE / "result.json")) in page.read_text()
+
+
+# Short names of paths in the result, for the sentences below.
+PATHS = {
+    "squad": "memory/pretrained/squad/groups/below 0.7",
+    "cranfield": "memory/pretrained/cranfield/groups/below 0.7",
+    "scifact": "memory/pretrained/scifact/groups/below 0.7",
+    "unasked tldr": f"memory/pretrained/tldr/groups/{UNASKED}",
+    "unasked half tldr": f"memory/pretrained/tldr-half-asked/groups/{UNASKED}",
+    "unasked half squad": f"memory/pretrained/squad-half-asked/groups/{UNASKED}",
+    "IncDSI squad": "arrivals/pretrained/squad/all/ways",
+    "IncDSI 2022": "arrivals/pretrained/tldr/2022-07-01/ways",
+    "IncDSI 2023": "arrivals/pretrained/tldr/2023-10-01/ways",
+}
+ALONE = "IncDSI as shipped/new less without IncDSI"
+BESIDE_WORDS = "IncDSI as shipped and words of all/new less without IncDSI"
+
+
+@pytest.mark.parametrize(
+    ("page", "sentence"),
+    [
+        (
+            "docs/results.md",
+            "gain {{squad/fusion|size}} on squad, {{cranfield/fusion|size}} on cranfield and "
+            "{{scifact/fusion|size}} on SciFact",
+        ),
+        (
+            "docs/results.md",
+            "gain {{squad/default fusion|size}}, {{cranfield/default fusion|size}} and "
+            "{{scifact/default fusion|size}}",
+        ),
+        (
+            "docs/results.md",
+            "lose {{unasked half squad/fusion|size}} on squad and "
+            "{{unasked half tldr/fusion|size}} on tldr. On all of tldr they lose "
+            "{{unasked tldr/fusion|size}}",
+        ),
+        (
+            "docs/results.md",
+            "new ones gain {{IncDSI squad/BESIDE_WORDS}} on squad, and "
+            "{{IncDSI 2022/BESIDE_WORDS}} and {{IncDSI 2023/BESIDE_WORDS}} on tldr",
+        ),
+        (
+            "docs/retrievers.md",
+            "gain {{squad/fusion|size}} nDCG@10 on squad, {{cranfield/fusion|size}} on cranfield "
+            "and {{scifact/fusion|size}} on SciFact",
+        ),
+        (
+            "docs/retrievers.md",
+            "lost {{unasked tldr/fusion|size}}. With the default weight they lost "
+            "{{unasked tldr/default fusion|size}}",
+        ),
+        (
+            "experiments/README.md",
+            "{{squad/fusion|short}} on squad, {{cranfield/fusion|short}} on cranfield and "
+            "{{scifact/fusion|short}} on SciFact",
+        ),
+        (
+            "experiments/README.md",
+            "{{IncDSI squad/ALONE|short}} on squad, {{IncDSI 2022/ALONE|short}} and "
+            "{{IncDSI 2023/ALONE|short}} on tldr",
+        ),
+    ],
+)
+def test_other_pages_have_the_numbers_of_the_result(page: str, sentence: str) -> None:
+    for name, path in PATHS.items():
+        sentence = sentence.replace("{{" + name + "/", "{{" + path + "/")
+    sentence = sentence.replace("ALONE", ALONE).replace("BESIDE_WORDS", BESIDE_WORDS)
+    expected = render(sentence, read_json(HERE / "result.json"))
+    text = (HERE.parents[1] / page).read_text()
+
+    # A sentence that says "gain" has no plus.
+    assert expected.replace("+.", ".") in text.replace("+.", ".")
 
 
 def test_weight_zero_is_plain_bm25(experiment: Experiment) -> None:
