@@ -357,6 +357,25 @@ def incdsi_table(result: Mapping[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def thumbs_table(result: Mapping[str, Any]) -> str:
+    """Return the table of thumbs without judgements for the documentation, as shipped."""
+    ways = result["thumbs"]["pretrained"]["squad-no-judgements"]["all"]["ways"]
+    words = ways["words of thumbs"]
+    incdsi = ways["IncDSI as shipped and words of thumbs"]
+    lines = [
+        "| paragraphs | by the words of the thumbs | further, by IncDSI |",
+        "|---|---|---|",
+    ]
+    for label, age in (("with thumbs", "new"), ("without thumbs", "old")):
+        cells = [
+            label,
+            render("{{0}}", {"0": words[f"{age} less plain"]}),
+            render("{{0}}", {"0": incdsi[f"{age} less without IncDSI"]}),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def format_difference(values: Mapping[str, Any]) -> str:
     """Return a difference with its interval."""
     low, high = values["interval"]

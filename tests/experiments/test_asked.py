@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from experiments.asked.choices import indexing_methods
 from experiments.asked.data import Dataset, Encoded, reduce_to_articles
 from experiments.asked.known import QueryTexts
 from experiments.asked.memory import DEFAULT_WORDS, Choice, Collection, choose, split_trials
-from experiments.asked.page import READING, UNASKED, incdsi_table, render
+from experiments.asked.page import READING, UNASKED, incdsi_table, render, thumbs_table
 from experiments.asked.run import HERE, pool_unasked
 from experiments.asked.search import Weights, WordSettings, bm25_weights, ndcg
 from experiments.asked.thumbs import keep_thumbs_on_hits
@@ -278,10 +280,11 @@ def test_page_has_the_numbers_of_the_result() -> None:
     assert render(template, read_json(HERE / "result.json")) in (HERE / "README.md").read_text()
 
 
-def test_docs_have_the_table_of_the_result() -> None:
+@pytest.mark.parametrize("table", [incdsi_table, thumbs_table])
+def test_docs_have_the_tables_of_the_result(table: Callable[[Mapping[str, Any]], str]) -> None:
     page = HERE.parents[1] / "docs" / "incdsi.md"
 
-    assert incdsi_table(read_json(HERE / "result.json")) in page.read_text()
+    assert table(read_json(HERE / "result.json")) in page.read_text()
 
 
 # Short names of paths in the result, for the sentences below.
@@ -295,6 +298,8 @@ PATHS = {
     "IncDSI squad": "arrivals/pretrained/squad/all/ways",
     "IncDSI 2022": "arrivals/pretrained/tldr/2022-07-01/ways",
     "IncDSI 2023": "arrivals/pretrained/tldr/2023-10-01/ways",
+    "default squad": "arrivals/pretrained/squad/all, defaults/ways",
+    "default 2022": "arrivals/pretrained/tldr/2022-07-01, defaults/ways",
 }
 ALONE = "IncDSI as shipped/new less without IncDSI"
 BESIDE_WORDS = "IncDSI as shipped and words of all/new less without IncDSI"
@@ -323,6 +328,12 @@ BESIDE_WORDS = "IncDSI as shipped and words of all/new less without IncDSI"
             "docs/results.md",
             "new ones gain {{IncDSI squad/BESIDE_WORDS}} on squad, and "
             "{{IncDSI 2022/BESIDE_WORDS}} and {{IncDSI 2023/BESIDE_WORDS}} on tldr",
+        ),
+        (
+            "docs/incdsi.md",
+            "{{default squad/BESIDE_WORDS|size}} to {{default 2022/BESIDE_WORDS|size}} beside the "
+            "words of all. Old documents of squad then lose "
+            "{{default squad/IncDSI as shipped/old less without IncDSI|size}} by IncDSI alone",
         ),
         (
             "docs/retrievers.md",
