@@ -85,7 +85,8 @@ class KnownQuerySettings(Settings):
         None,
         description="Weight of a word of a known query; a word of the text has weight 1. null: "
         "chosen on the judged dev queries; 0.25 if fewer than 30 of them ask for documents with "
-        "known queries.",
+        "known queries. More than 0.25 also needs 30 that ask for documents without, if there are "
+        "such documents.",
     )
     in_length: bool | None = Field(
         None,

@@ -28,11 +28,20 @@ class FakeBm25:
         answered: Number of answered queries of each kind, asked and unasked, by weight.
     """
 
-    def __init__(self, answered: dict[float, tuple[int, int]], weight: float = 0.0) -> None:
+    def __init__(
+        self,
+        answered: dict[float, tuple[int, int]],
+        weight: float = 0.0,
+        plain_documents: int = UNASKED,
+    ) -> None:
         self.answered = answered
         self.weight = weight
-        ids = SimpleNamespace(document_ids=[f"asked {i}" for i in range(ASKED)])
+        asked_documents = [f"asked {i}" for i in range(ASKED)]
+        unasked_documents = [f"unasked {i}" for i in range(plain_documents)]
+        ids = SimpleNamespace(document_ids=asked_documents)
         self.known_segment = SimpleNamespace(queries=SimpleNamespace(ids=ids))
+        all_ids = SimpleNamespace(document_ids=asked_documents + unasked_documents)
+        self.segment = SimpleNamespace(ids=all_ids)
 
     def with_words(self, words: Any) -> FakeBm25:
         return FakeBm25(self.answered, words.weight)
@@ -48,8 +57,8 @@ class FakeBm25:
         return rankings
 
 
-def make_evaluation_set(source: str = "qrels", asked: int = ASKED) -> Any:
-    texts = [f"asked {i}" for i in range(asked)] + [f"unasked {i}" for i in range(UNASKED)]
+def make_evaluation_set(source: str = "qrels", asked: int = ASKED, unasked: int = UNASKED) -> Any:
+    texts = [f"asked {i}" for i in range(asked)] + [f"unasked {i}" for i in range(unasked)]
     dev = Judgements(
         queries={text: text for text in texts},
         qrels={text: {text: 1} for text in texts},
@@ -75,16 +84,41 @@ def test_groups_of_queries_are_reported() -> None:
 
 
 def choose(
-    answered: dict[float, tuple[int, int]], source: str = "qrels", asked: int = ASKED
+    answered: dict[float, tuple[int, int]],
+    source: str = "qrels",
+    asked: int = ASKED,
+    unasked: int = UNASKED,
+    plain_documents: int = UNASKED,
 ) -> float:
     variants = known_word_variants(None, True, LIMITS)
-    retriever: Any = FakeBm25(answered)
-    choice = choose_known_words(make_evaluation_set(source, asked), variants, retriever)
+    retriever: Any = FakeBm25(answered, plain_documents=plain_documents)
+    evaluation_set = make_evaluation_set(source, asked, unasked)
+    choice = choose_known_words(evaluation_set, variants, retriever)
     return choice.words.weight
 
 
 def test_best_weight_is_chosen() -> None:
     assert choose({0.0: (10, 20), 0.25: (20, 20), 0.5: (29, 20), 1.0: (25, 20)}) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("unasked", "plain_documents", "weight"),
+    [(MIN_LEARNING_QUERIES - 1, 1, 0.25), (MIN_LEARNING_QUERIES, 1, 1.0), (0, 0, 1.0)],
+)
+def test_larger_weight_needs_queries_that_can_show_harm(
+    unasked: int, plain_documents: int, weight: float
+) -> None:
+    values = {0.0: (10, 20), 0.25: (15, 20), 0.5: (20, 20), 1.0: (29, 20)}
+
+    chosen = choose(values, unasked=unasked, plain_documents=plain_documents)
+
+    assert chosen == weight
+
+
+def test_smaller_weight_needs_no_queries_that_can_show_harm() -> None:
+    values = {0.0: (29, 0), 0.25: (10, 0), 0.5: (30, 0), 1.0: (30, 0)}
+
+    assert choose(values, unasked=0) == 0.0
 
 
 def test_weight_that_harms_unasked_documents_is_left_out() -> None:
