@@ -18,7 +18,12 @@ from model_code.corpus.settings import GATE
 from model_code.errors import FreshetError
 from model_code.files import hash_text, read_json, write_json
 from model_code.text.documents import Document
-from model_code.text.known_queries import KnownQuery, QuerySource, by_document, normalize_query
+from model_code.text.known_queries import (
+    KnownQuery,
+    QuerySource,
+    by_document,
+    words_without_signs,
+)
 
 # Name of the file with the known queries of a build, among the tables of the corpus.
 KNOWN_QUERIES = "known_queries.json"
@@ -94,11 +99,13 @@ class CorpusQueries:
 
 
 def query_hash(text: str) -> str:
-    """Return the SHA-256 of a normalised query.
+    """Return the SHA-256 of the words of a query, without signs.
 
-    Files store this hash to recognise a query that is kept for evaluation, without its text.
+    Files store this hash to recognise a query that is held out or was forgotten, without its text.
+    Queries that differ only in signs, such as C and C++, have the same hash. So such a query is
+    left out as well, which is the safe side.
     """
-    return hash_text(normalize_query(text))
+    return hash_text(words_without_signs(text))
 
 
 def drop_held_out(queries: Iterable[KnownQuery], held_out: frozenset[str]) -> list[KnownQuery]:

@@ -281,7 +281,9 @@ class FusionBuilder:
         ]
         if limit.reference is not None:
             variants.append({"choice": "without known queries", **limit.reference_means(sample)})
-        return WeightsChoice(chosen, dev.source, variants, group_sizes(sample), limit.text)
+        chosen_values = metric_values(scored, chosen.weights, sample, metric)
+        limit_text = limit.describe(chosen_values)
+        return WeightsChoice(chosen, dev.source, variants, group_sizes(sample), limit_text)
 
     def evaluate(self, system: str, fusion: Fusion, output: Path) -> dict[str, Any]:
         """Search the judged queries with a fusion, write its evaluation, and return its metrics."""
@@ -417,11 +419,14 @@ class LossLimit:
             (q,). None: no weight is excluded.
         is_plain: Whether all relevant documents of a dev query lack known queries, (q,).
         text: A sentence that says what is excluded, or why nothing is.
+        word_components: Names of the components that search words of known queries. Only their
+            weights are lowered to keep the limit.
     """
 
     reference: np.ndarray | None
     is_plain: np.ndarray
     text: str
+    word_components: frozenset[str] = frozenset()
 
     def excludes(self, values: np.ndarray) -> bool:
         """Return whether documents without known queries lose clearly more than `MAX_LOSS`.
@@ -432,6 +437,16 @@ class LossLimit:
         if self.reference is None:
             return False
         return is_clear_loss((self.reference - values)[self.is_plain])
+
+    def describe(self, chosen: np.ndarray) -> str:
+        """Return `text`, and whether the chosen weights exceed the limit nevertheless.
+
+        Args:
+            chosen: Metric of each dev query with the chosen weights, (q,).
+        """
+        if self.excludes(chosen):
+            return f"{self.text}; by all weights that were tried they do, also by the chosen ones"
+        return self.text
 
     def reference_means(self, dev: Judgements) -> dict[str, float]:
         """Return the mean metrics of the fusion without words of known queries."""
@@ -444,8 +459,8 @@ def find_loss_limit(
 ) -> LossLimit:
     """Measure the fusion without words of known queries, whose metric limits the weights.
 
-    Its weights are chosen by the same rule on the same queries. So the reference is the fusion that
-    would be built if known queries were not used.
+    Its weights are chosen by the same rule on the same queries, from the same initial weights. So
+    the reference is the fusion that would be chosen without known queries.
 
     Args:
         search: A search by the fusion with its initial weights.
@@ -473,7 +488,12 @@ def find_loss_limit(
         f"weights are excluded by which {plain_queries} dev queries for documents without known "
         f"queries clearly lose more than {MAX_LOSS:g}"
     )
-    return LossLimit(reference, is_plain, text)
+    word_components = [
+        name
+        for name, component in search.components.items()
+        if plain_search.components[name] is not component
+    ]
+    return LossLimit(reference, is_plain, text, frozenset(word_components))
 
 
 def choose_weights(
@@ -488,9 +508,10 @@ def choose_weights(
 
     The search is coordinate-wise. The first component keeps its weight. The weights of the others
     are set one after the other to the best value of `WEIGHT_GRID`, in two rounds if there are
-    several. A weight changes only if the gain is clear (see `is_clear_gain`), or if the limit
-    excludes the present weight. If the limit excludes all values, the weight stays. Late
-    interaction with weight 0 is removed from the fusion.
+    several. A weight changes only if the gain is clear (see `is_clear_gain`). There is one
+    exception: if the limit excludes the present weights, a component that searches words of known
+    queries gets the best value that is not excluded. If all are, its weight stays. Late interaction
+    with weight 0 is removed from the fusion.
 
     Args:
         fusion: A fusion with initial weights.
@@ -579,6 +600,10 @@ def _best_weight(
         means[weight] = round(float(values[weight].mean()), MEAN_DECIMALS)
 
     allowed = [weight for weight in values if limit is None or not limit.excludes(values[weight])]
+    is_excluded = present not in allowed
+    if is_excluded and limit is not None and name not in limit.word_components:
+        # The weights of other components are not at fault, so they follow the usual rule.
+        allowed = list(values)
     if not allowed:
         return present
     best = max(allowed, key=lambda weight: (means[weight], -abs(weight - present), -weight))

@@ -138,8 +138,8 @@ def choose_known_words(
 
     1. With only one variant, or too few judged dev queries, the default variant is chosen.
     2. Words of known queries may harm documents that have none. Variants that do so are excluded;
-       see `_allowed_variants`. Variants with more weight than the default are also excluded if the
-       dev queries cannot show whether they do harm; see `can_show_harm`.
+       see `_allowed_variants`. If the dev queries cannot show harm, variants in which the words
+       count more than by default are also excluded; see `can_show_harm`.
     3. If too few dev queries ask for documents with known queries, a gain cannot be measured. The
        default is then chosen, unless it is excluded.
     4. Otherwise the best variant that is not excluded is chosen; of equally good ones, one with the
@@ -186,8 +186,11 @@ def choose_known_words(
 
     allowed = _allowed_variants(variants, values, is_plain)
     if not can_show_harm(retriever, int(is_plain.sum())):
+        # Only the default is left, and variants in which the words count less.
         default_weight = variants[0].weight
-        allowed = [number for number in allowed if variants[number].weight <= default_weight]
+        allowed = [
+            number for number in allowed if number == 0 or variants[number].weight < default_weight
+        ]
     default_is_allowed = 0 in allowed
 
     queries_that_can_gain = int((~is_plain).sum())

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 
-from model_code.text.words import split_search_words
+from model_code.text.words import split_search_words, split_words
 
 MIN_DUPLICATE_JACCARD = 0.8
 """Smallest Jaccard similarity of the word sets of two queries that are near-duplicates."""
@@ -84,9 +84,27 @@ def normalize_query(text: str) -> str:
     >>> normalize_query("???")
     '???'
     """
-    folded = unicodedata.normalize("NFKC", text).casefold()
+    folded = _fold(text)
     words = split_search_words(folded)
     return " ".join(words or folded.split())
+
+
+def words_without_signs(text: str) -> str:
+    """Return the words of a query like `normalize_query`, but without the signs of names.
+
+    It recognises a query that must not be used, however its signs are written.
+
+    >>> words_without_signs("Sort in C++!")
+    'sort in c'
+    """
+    folded = _fold(text)
+    words = split_words(folded)
+    return " ".join(words or folded.split())
+
+
+def _fold(text: str) -> str:
+    """Return a text in lower case and in normal width."""
+    return unicodedata.normalize("NFKC", text).casefold()
 
 
 def jaccard(left: frozenset[str], right: frozenset[str]) -> float:

@@ -58,6 +58,7 @@ from model_code.stages.fusion import (
     find_loss_limit,
     group_sizes,
     measure_weights,
+    metric_values,
     score_candidates,
 )
 from orchestration import parameters
@@ -359,7 +360,7 @@ def choose_live_weights(project: Project, searcher: Searcher) -> RetuneResult:
                 {"choice": "after", **measure_weights(scored, after.weights, learning, metric)},
             ],
             group_sizes(learning),
-            limit.text,
+            limit.describe(metric_values(scored, after.weights, learning, metric)),
         )
 
         # The gate compares the new weights with the old ones on its own queries.

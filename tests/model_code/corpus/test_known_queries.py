@@ -71,3 +71,9 @@ def test_file_keeps_everything(tmp_path: Path) -> None:
     assert loaded.held_out == known.held_out
     loaded.save(tmp_path / "again.json")
     assert (tmp_path / "again.json").read_bytes() == (tmp_path / "known.json").read_bytes()
+
+
+@pytest.mark.parametrize("text", ["Sort in C++!", "sort in C", "sort in c#?"])
+def test_hash_of_a_query_ignores_signs(text: str) -> None:
+    """A held-out or forgotten query is recognised however its signs are written."""
+    assert query_hash(text) == query_hash("sort in c")

@@ -437,7 +437,8 @@ def choose_within_limit(reference: float) -> float:
         scored.append(ScoredQuery(query, ["right", "wrong"], scores))
     judged = Judgements({query: query for query in qrels}, qrels, "qrels")
     fusion = Fusion({"dense": 1.0, "bm25_known": 1.0}, {})
-    limit = LossLimit(np.full(40, reference), np.ones(40, bool), "as stated")
+    words = frozenset({"bm25_known"})
+    limit = LossLimit(np.full(40, reference), np.ones(40, bool), "as stated", words)
     chosen = choose_weights(fusion, scored, judged, "nDCG@10", ["bm25_known"], limit)
     assert chosen.weights == fusion.weights
     return choose_weights(fusion, scored, judged, "nDCG@10", (), limit).weights["bm25_known"]
@@ -449,6 +450,44 @@ def test_excluded_weight_is_replaced() -> None:
 
 def test_weight_stays_if_all_are_excluded() -> None:
     assert choose_within_limit(reference=1.5) == 1.0
+
+
+def test_limit_raises_no_weight_of_another_component() -> None:
+    """A larger weight of `title` would hide the harm that `bm25_known` does to plain queries.
+
+    It gains as many plain queries as it loses others, so it is no clear gain.
+    """
+    plain_scores = {
+        "dense": np.array([0.55, 0.0]),
+        "title": np.array([0.3, 0.0]),
+        "bm25_known": np.array([0.0, 1.0]),
+    }
+    asked_scores = {
+        "dense": np.zeros(2),
+        "title": np.array([0.0, 0.8]),
+        "bm25_known": np.array([1.0, 0.0]),
+    }
+    scored = []
+    for i in range(80):
+        scores = plain_scores if i < 40 else asked_scores
+        scored.append(ScoredQuery(f"q{i}", ["right", "wrong"], scores))
+    queries = {query.query_id: query.query_id for query in scored}
+    judged = Judgements(queries, {query: {"right": 1} for query in queries}, "qrels")
+    fusion = Fusion({"dense": 1.0, "title": 1.0, "bm25_known": 1.0}, {})
+    is_plain = np.arange(80) < 40
+    limit = LossLimit(np.ones(80), is_plain, "as stated", frozenset({"bm25_known"}))
+
+    weights = choose_weights(fusion, scored, judged, "nDCG@10", (), limit).weights
+
+    assert weights["title"] <= 1.0
+    assert weights["bm25_known"] == 0.5
+
+
+def test_limit_that_is_not_kept_is_reported() -> None:
+    limit = LossLimit(np.ones(40), np.ones(40, bool), "as stated", frozenset({"bm25_known"}))
+
+    assert limit.describe(np.zeros(40)).startswith("as stated; by all weights")
+    assert limit.describe(np.ones(40)) == "as stated"
 
 
 def test_late_interaction_keeps_its_weight_where_one_query_gains() -> None:
