@@ -82,7 +82,7 @@ class CorpusQueries:
         path = folder / KNOWN_QUERIES
         if not path.is_file():
             raise FreshetError(
-                f"{path} is missing: it names the queries that judge, and are never known; "
+                f"{path} is missing: it lists the queries of the evaluation splits; "
                 "run `freshet run corpus`"
             )
         return cls.load(path)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from model_code.files import add_to_manifest, atomic_write
+from model_code.files import add_to_manifest, write_array
 
 KIND = "dsi"
 REPRESENTATIVES = "representatives.npy"
@@ -27,9 +27,7 @@ def add_representatives(folder: Path, representatives: np.ndarray, encoding_scal
         representatives: Mean query vectors Z of the documents, (n, H).
         encoding_scale: Norm of the vectors of documents that are added later.
     """
-    path = folder / REPRESENTATIVES
-    with atomic_write(path) as temporary_file, temporary_file.open("wb") as stream:
-        np.save(stream, representatives)
+    write_array(folder / REPRESENTATIVES, representatives)
     add_to_manifest(folder, {"kind": KIND, "encoding_scale": encoding_scale})
 
 

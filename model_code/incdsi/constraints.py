@@ -30,10 +30,10 @@ from model_code.collection.segments.solved import MAX_FOUND_RANK, SolvedDocument
 from model_code.corpus.known_queries import query_hash
 from model_code.files import (
     MANIFEST,
-    atomic_write,
     canonical_json,
     hash_text,
     read_json,
+    write_array,
     write_json,
 )
 from model_code.incdsi.cache import (
@@ -496,8 +496,7 @@ def _write_cache(constraints: Constraints, cache: Path) -> None:
         "highest_bm25": constraints.highest_bm25.tolist(),
     }
     write_json(cache / CONSTRAINTS, facts, lines=False)
-    with atomic_write(cache / VECTORS) as path, path.open("wb") as stream:
-        np.save(stream, constraints.vectors)
+    write_array(cache / VECTORS, constraints.vectors)
     complete_cache(cache, CACHE_FORMAT)
 
 

@@ -67,13 +67,14 @@ class DocumentQueries:
             searched by its encoding.
         is_of_build: Whether the retriever was built from the document. Such a document is searched
             by its encoding.
-        trained: Hashes of the queries that the build trained the document for by feedback alone.
+        trained_hashes: Hashes of the queries that the build trained the document for by feedback
+            alone.
     """
 
     evidence: Sequence[KnownQuery]
     solved_for: frozenset[str] = frozenset()
     is_of_build: bool = False
-    trained: frozenset[str] = frozenset()
+    trained_hashes: frozenset[str] = frozenset()
 
 
 def find_documents_to_solve(
@@ -121,7 +122,9 @@ def find_documents_to_solve(
 
         evidence = drop_held_out(queries.evidence, forgotten)
         evidence.extend(feedback.get(document_id, ()))
-        hashes = select_queries_to_solve(evidence, limits, queries.is_of_build, queries.trained)
+        hashes = select_queries_to_solve(
+            evidence, limits, queries.is_of_build, queries.trained_hashes
+        )
         if hashes != queries.solved_for:
             found[document_id] = hashes
     return found
@@ -139,8 +142,8 @@ def _queries_after_change(searcher: Searcher, document: Document) -> DocumentQue
     row_queries = drop_held_out(queries_of_row(document), base.build_queries.held_out)
     evidence = [*row_queries, *base.judged_queries(document.document_id)]
     solved_for = frozenset(query_hash(query.text) for query in row_queries)
-    trained = base.trained_feedback(document.document_id)
-    return DocumentQueries(evidence, solved_for, trained=trained)
+    trained_hashes = base.trained_feedback(document.document_id)
+    return DocumentQueries(evidence, solved_for, trained_hashes=trained_hashes)
 
 
 def _current_queries(
@@ -159,18 +162,18 @@ def _current_queries(
 
     queries = view.segment.known_queries.get(document_id, ())
     evidence = drop_held_out(queries, base.build_queries.held_out)
-    trained = base.trained_feedback(document_id)
+    trained_hashes = base.trained_feedback(document_id)
     if view.segment is base:
-        return DocumentQueries(evidence, is_of_build=True, trained=trained)
+        return DocumentQueries(evidence, is_of_build=True, trained_hashes=trained_hashes)
     solved_for = solved_queries(view.segment).hashes.get(document_id, frozenset())
-    return DocumentQueries(evidence, solved_for, trained=trained)
+    return DocumentQueries(evidence, solved_for, trained_hashes=trained_hashes)
 
 
 def select_queries_to_solve(
     evidence: Sequence[KnownQuery],
     limits: KnownQueryLimits,
     is_of_build: bool = False,
-    trained: Collection[str] = frozenset(),
+    trained_hashes: Collection[str] = frozenset(),
 ) -> frozenset[str]:
     """Select the queries that the vector of a document should be solved for.
 
@@ -186,7 +189,8 @@ def select_queries_to_solve(
         evidence: All evidence for the document's queries, feedback included.
         limits: Limits of the queries that a document may earn.
         is_of_build: Whether the retriever was built from the document.
-        trained: Hashes of the queries that the build trained the document for by feedback alone.
+        trained_hashes: Hashes of the queries that the build trained the document for by feedback
+            alone.
 
     Returns:
         Hashes of the queries; see `query_hash`. Empty if the document keeps its encoding.
@@ -202,7 +206,7 @@ def select_queries_to_solve(
     judged_hashes: set[str] = set()
     earned_hashes: set[str] = set()
     for text_hash in known_hashes:
-        is_judged = QuerySource.QRELS in sources[text_hash] or text_hash in trained
+        is_judged = QuerySource.QRELS in sources[text_hash] or text_hash in trained_hashes
         if QuerySource.ROW in sources[text_hash]:
             row_hashes.add(text_hash)
         elif text_hash in selected_hashes and is_judged:

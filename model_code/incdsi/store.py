@@ -34,8 +34,8 @@ from model_code.dsi.vectors import mean_by_owner
 from model_code.encoding.encoder import Encoder
 from model_code.files import (
     MANIFEST,
-    atomic_write,
     read_json,
+    write_array,
 )
 from model_code.incdsi.adder import NewDocument
 from model_code.incdsi.cache import (
@@ -150,8 +150,7 @@ def _fill_cache(cache: Path, segment: LoadedSegment, ids: Sequence[str], spans: 
         spans: Largest number of pieces of each document's text to encode; see `constraint_texts`.
     """
     representative_queries = _encode_representatives(segment, ids, spans, cache / ENCODING)
-    with atomic_write(cache / QUERIES) as path, path.open("wb") as stream:
-        np.save(stream, representative_queries)
+    write_array(cache / QUERIES, representative_queries)
     complete_cache(cache, CACHE_FORMAT)
 
 

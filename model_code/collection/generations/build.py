@@ -237,5 +237,5 @@ def _check_text_rules(folder: Path, passages: IdMap, text: TextRules) -> None:
             raise FreshetError(
                 f"document {document_id!r} has {counts[document_id]} passages in the build, but "
                 f"{number} by the settings passages.words: {text.words} and stride: {text.stride}; "
-                "set them as they were, or build anew"
+                "set them as they were, or build again"
             )

@@ -42,7 +42,7 @@ from model_code.text.passages import TextRules
 FORMAT = 8
 # Name of the file in it that lists the removed documents of each segment.
 REMOVED = "removed.json"
-REPAIR = "mend it: freshet repair"
+REPAIR = "run freshet repair"
 OTHER_FORMAT_REMEDY = (
     "write all documents to a file with the version of Freshet that made it: freshet export --all, "
     "and read that file into a new project: freshet import"

@@ -202,8 +202,7 @@ class GenerationDraft:
     def merge(self, newest: int) -> None:
         """Merge segments to a new segment in the folder of the generation.
 
-        A segment is an index of some documents. Fewer segments make searches faster. Nothing is
-        encoded again.
+        Fewer segments make searches faster. Nothing is encoded again.
 
         Args:
             newest: Number of the newest shared segments to merge. The fresh segment is merged with
@@ -222,10 +221,9 @@ class GenerationDraft:
     def manifest_facts(self, number: int, later: LaterEvidence) -> dict[str, Any]:
         """Return the entries of the manifest about segments, and write the files that they name.
 
-        A segment is an index of some documents. Entries name the generations whose folders have the
-        segments, and the files about removed documents, changed known queries and weights. A file
-        is only written if its content differs from that of the current generation. Otherwise the
-        entry names the older file.
+        Entries name the generations whose folders have the segments, and the files about removed
+        documents, changed known queries and weights. A file is only written if its content differs
+        from that of the current generation. Otherwise the entry names the older file.
 
         Args:
             number: Number of the new generation.
@@ -324,9 +322,6 @@ class GenerationDraft:
 class GenerationBuilder:
     """Builds the generations of one retriever. Only one builder may work at a time.
 
-    A generation is a snapshot of the index. It consists of segments, each an index of some
-    documents.
-
     Encoder and segments stay in memory between calls, so that later changes are fast.
     """
 
@@ -420,8 +415,7 @@ class GenerationBuilder:
     ) -> ApplyResult:
         """Make changes searchable: build a generation and make it the current one.
 
-        A generation is a snapshot of the index. Searches use the current one. If no document
-        changes and the part of the ledger is the same, no generation is built.
+        If no document changes and the part of the ledger is the same, no generation is built.
 
         Args:
             changes: Changes in their order. Only the last change of each document counts.
@@ -509,8 +503,7 @@ class GenerationBuilder:
     def update_known_queries(self, cursor: LedgerCursor) -> Generation:
         """Make changed known queries searchable, without changing a document.
 
-        A known query is one that a document is known to answer, for example from feedback. `apply`
-        does this as well, but only together with changes of documents.
+        `apply` does this as well, but only together with changes of documents.
 
         Args:
             cursor: Part of the ledger that the new generation contains.
@@ -553,7 +546,7 @@ class GenerationBuilder:
     def collect_garbage(self, keep: int, registered: Collection[int] = ()) -> tuple[int, ...]:
         """Delete old generations, except for folders that a searcher has open.
 
-        A generation is a snapshot of the index. Old ones are only needed to go back to them.
+        Old generations are only needed to go back to them.
 
         Args:
             keep: Number of newest generations to keep; see `GenerationStore.unneeded_generations`.

@@ -146,18 +146,13 @@ class Searcher:
 
     @cached_property
     def retriever(self) -> Retriever:
-        """Retriever that searches all segments together. It is created on first use.
-
-        A segment is an index of some documents.
-        """
+        """Retriever that searches all segments together. It is created on first use."""
         segments = [view.searchable for view in self.views]
         return type(self.base.retriever).join_segments(segments)
 
     @classmethod
     def open(cls, live: Path, retriever: str | None = None) -> Searcher:
         """Open the current generation of a retriever.
-
-        A generation is a snapshot of the index. Searches use the current one.
 
         Args:
             live: Folder of the live collections of all retrievers.
@@ -172,9 +167,9 @@ class Searcher:
     def renewed(self) -> Searcher:
         """Return a searcher of the current generation. It is this searcher if nothing changed.
 
-        A new searcher uses the segments, the indexes of some documents each, that are open already.
-        Generations are compared by their manifests, not by their numbers, because numbers start
-        from 0 again after a live collection was deleted.
+        A new searcher uses the segments that are open already. Generations are compared by their
+        manifests, not by their numbers, because numbers start from 0 again after a live collection
+        was deleted.
         """
         store = GenerationStore(self.live, self.generation.retriever)
         if store.current() == self.generation:
@@ -569,13 +564,7 @@ class Searcher:
         allowed = self.matching(filters)
         if not isinstance(expired, AllowedDocuments):
             return allowed
-        # A mask for each segment: the documents that meet the filter and are not expired.
-        masks: list[np.ndarray] = []
-        for i in range(len(self.views)):
-            _, allowed_mask = allowed.segments[i]
-            _, expired_mask = expired.segments[i]
-            masks.append(allowed_mask & ~expired_mask)
-        return self._allow(masks)
+        return allowed.difference(expired)
 
     def _allow(self, masks: Sequence[np.ndarray]) -> AllowedDocuments:
         rows = [view.segment.rows for view in self.views]

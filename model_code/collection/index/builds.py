@@ -98,9 +98,8 @@ def _open_build(
 def _prepare_additions(project: Project, retriever: str, generation: Generation) -> None:
     """Compute and cache what IncDSI needs, so that the first addition does not wait for it.
 
-    IncDSI solves the vector of a document so that its queries find it. It needs the known queries
-    of the build, which are searched once. The build is searchable meanwhile, and changes without
-    queries are added to it.
+    IncDSI needs the known queries of the build, which are searched once. The build is searchable
+    meanwhile, and changes without queries are added to it.
 
     Args:
         project: The project.

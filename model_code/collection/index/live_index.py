@@ -675,9 +675,8 @@ class LiveIndex:
     def _record_solves(self, pending: Pending) -> bool:
         """Record events that solve vectors again, because feedback changed known queries.
 
-        IncDSI solves the vector of a document so that its known queries find it. Nothing is
-        recorded if `pending` does not reach the end of the ledger. A later call, which reaches it,
-        records the events then.
+        Nothing is recorded if `pending` does not reach the end of the ledger. A later call, which
+        reaches it, records the events then.
 
         Args:
             pending: Events that are about to be applied.
@@ -714,9 +713,9 @@ class LiveIndex:
     ) -> Generation:
         """Solve the vectors of documents again, after known queries were forgotten or erased.
 
-        IncDSI solved these vectors so that known queries find the documents. Each vector is solved
-        for the same queries as before, except for queries that are no longer known. An event of the
-        ledger records it, with the hashes of the queries, and all pending events are applied.
+        Each vector is solved for the same queries as before, except for queries that are no longer
+        known. An event of the ledger records it, with the hashes of the queries, and all pending
+        events are applied.
 
         If vectors are not solved any more, the documents get their encodings back, and no event is
         recorded.
@@ -770,8 +769,6 @@ class LiveIndex:
 
     def compact(self, rewrite: bool = False) -> Generation:
         """Merge all added segments into one, which makes searches faster.
-
-        A segment is an index of some documents.
 
         Rankings do not change.
 
@@ -951,10 +948,7 @@ class LiveIndex:
 
 
 def additions_folder(project: Project) -> Path:
-    """Return the folder in which IncDSI caches data between additions.
-
-    IncDSI solves the vector of a document so that queries find it.
-    """
+    """Return the folder in which IncDSI caches data between additions."""
     return project.state / "additions"
 
 
@@ -983,8 +977,7 @@ def make_generation_builder(
 def _make_builder(project: Project, retriever: str, opened: Generation | None) -> GenerationBuilder:
     """Create the builder that suits the settings and the retriever; see `make_generation_builder`.
 
-    IncDSI solves the vector of a document so that queries find it. A retriever that learns vectors
-    of documents needs another kind of IncDSI than a fusion.
+    A retriever that learns vectors of documents needs another kind of IncDSI than a fusion.
     """
     settings = project.settings("additions", AdditionSettings)
     folder = additions_folder(project)

@@ -393,7 +393,7 @@ def _explain_sqlite_error(context: sa.engine.ExceptionContext) -> None:
     reason = str(context.original_exception)
     file = str(context.engine.url.database) if context.engine else "the ledger"
     if any(message in reason for message in SQLITE_DAMAGE_MESSAGES):
-        raise Damaged(f"{file} is damaged ({reason})", "mend it: freshet repair") from None
+        raise Damaged(f"{file} is damaged ({reason})", "run freshet repair") from None
     if "readonly database" in reason:
         raise FreshetError(
             f"{file} cannot be written by this user; run the command as the owner of the project"

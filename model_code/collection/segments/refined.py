@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from model_code.files import atomic_write, read_json, write_json
+from model_code.files import read_json, write_array, write_json
 
 # Files of a segment with the statuses of its documents, and with the query vector that stands for
 # each document with one vector.
@@ -44,8 +44,7 @@ class RefinedDocuments:
             return
         write_json(folder / REFINED, {"documents": list(self.queries), "statuses": self.statuses})
         rows = np.array(list(self.queries.values()), np.float32)
-        with atomic_write(folder / REPRESENTATIVES) as path, path.open("wb") as stream:
-            np.save(stream, rows)
+        write_array(folder / REPRESENTATIVES, rows)
 
     @classmethod
     def load(cls, folder: Path) -> RefinedDocuments:
@@ -60,8 +59,6 @@ class RefinedDocuments:
     @classmethod
     def join(cls, segments: Sequence[tuple[Path, Container[str]]]) -> RefinedDocuments:
         """Read and join the records of several segments, for the segment that they are merged to.
-
-        A record says that IncDSI solved the vector of a document, and for which query.
 
         Args:
             segments: Folder of each segment, and the documents whose records are kept.

@@ -321,8 +321,6 @@ class BaseSegment(LoadedSegment):
 def open_segment(base: BaseSegment, folder: Path) -> LoadedSegment:
     """Open a segment of added documents.
 
-    A segment is an immutable folder with an index of some documents.
-
     Args:
         base: Base segment. Its encoder made the vectors of the segment.
         folder: Folder of the segment.
@@ -356,8 +354,7 @@ class SegmentView:
     def with_known(self, overrides: KnownOverrides) -> SegmentView:
         """Return this view with changed known queries of its live documents.
 
-        A known query is one that a document is known to answer. Feedback can change it after
-        indexing.
+        Feedback can change known queries after indexing.
 
         Args:
             overrides: Evidence about known queries by document id. Documents of other segments are
@@ -459,8 +456,6 @@ def write_segment(
 ) -> LoadedSegment:
     """Write a new segment: encode documents, index them, and find their nodes in the hierarchy.
 
-    A segment is an immutable folder with an index of some documents.
-
     Args:
         folder: Folder to write to.
         base: Base segment, whose encoder and hierarchy are used.
@@ -535,8 +530,8 @@ def new_passages(
 def merge_segments(folder: Path, views: Sequence[SegmentView]) -> None:
     """Write a new segment with the live documents of several segments.
 
-    A segment is an immutable folder with an index of some documents. Removed documents are left
-    out. Vectors and all other data are copied, so that nothing is encoded again.
+    Removed documents are left out. Vectors and all other data are copied, so that nothing is
+    encoded again.
 
     Args:
         folder: Folder of the new segment.

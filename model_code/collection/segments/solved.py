@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from model_code.files import atomic_write, read_json, write_json
+from model_code.files import read_json, write_array, write_json
 
 # Files of a segment with the records, and with the vectors of all their queries.
 SOLVED = "solved.json"
@@ -119,15 +119,11 @@ class SolvedDocuments:
             rows.append(row)
         write_json(folder / SOLVED, rows)
         vectors = np.concatenate([document.vectors for document in self.documents.values()])
-        with atomic_write(folder / QUERY_VECTORS) as path, path.open("wb") as stream:
-            np.save(stream, vectors)
+        write_array(folder / QUERY_VECTORS, vectors)
 
     @classmethod
     def load(cls, folder: Path) -> SolvedDocuments:
-        """Read the records from the folder of a segment. They are empty if there is no file.
-
-        IncDSI solved the vectors of these documents, so that their queries find them.
-        """
+        """Read the records from the folder of a segment. They are empty if there is no file."""
         if not (folder / SOLVED).is_file():
             return cls()
         # The vectors of all queries of all documents, in the order of the records.
@@ -148,8 +144,6 @@ class SolvedDocuments:
     @classmethod
     def join(cls, segments: Sequence[tuple[Path, Container[str]]]) -> SolvedDocuments:
         """Read and join the records of several segments, for the segment that they are merged to.
-
-        IncDSI solved the vectors of the recorded documents, so that their queries find them.
 
         Args:
             segments: Folder of each segment, and the documents whose records are kept.

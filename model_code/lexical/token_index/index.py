@@ -19,9 +19,9 @@ import numpy as np
 
 from model_code.errors import FreshetError
 from model_code.files import (
-    atomic_write,
     read_manifest,
     verify_checksums,
+    write_array,
     write_json,
     write_manifest,
 )
@@ -135,9 +135,7 @@ class SparseIndex(ABC):
         """Write the arrays, the document ids and the manifest. Equal indexes give equal bytes."""
         folder.mkdir(parents=True, exist_ok=True)
         for name, array in arrays.items():
-            path = folder / f"{name}.npy"
-            with atomic_write(path) as temporary_file, temporary_file.open("wb") as stream:
-                np.save(stream, array)
+            write_array(folder / f"{name}.npy", array)
         write_json(folder / DOCUMENT_IDS, list(self.ids.document_ids), lines=False)
 
         all_facts = dict(facts)

@@ -492,7 +492,7 @@ def test_damaged_ledger_is_logged_once(serve, project, caplog):
     client.get("/metrics")
     client.get("/metrics")
 
-    message = "ledger.sqlite is damaged (file is not a database); mend it: freshet repair"
+    message = "ledger.sqlite is damaged (file is not a database); run freshet repair"
     assert caplog.text.count(message) == 1
 
 
