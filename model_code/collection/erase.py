@@ -23,12 +23,12 @@ from model_code.collection.follow.publish import record_erasure
 from model_code.collection.generations.generation import Generation, verify_checksums_on_error
 from model_code.collection.generations.generation_store import retrievers
 from model_code.collection.generations.refinements import documents_solved_with
+from model_code.collection.index.builder_factory import additions_folder
 from model_code.collection.index.changes import ChangeReport, delete_documents
 from model_code.collection.index.live_index import (
     DAMAGED,
     ERASED_SOURCE,
     LiveIndex,
-    additions_folder,
 )
 from model_code.collection.index.project_ledger import ledger_file
 from model_code.collection.index.retrain_plan import FOLDER, planned_generations

@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 
 from model_code.collection.generations.generation_store import GenerationStore, retrievers
+from model_code.collection.index.builder_factory import additions_folder
 from model_code.collection.index.builds import MODEL_VERSION, registered_builds
-from model_code.collection.index.live_index import additions_folder
 from model_code.collection.index.project_ledger import WRITER_LOCK
 from model_code.collection.index.retrain_plan import FOLDER, PLAN, planned_generations
 from model_code.files import folder_bytes

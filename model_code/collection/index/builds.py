@@ -14,7 +14,9 @@ from model_code.collection.generations.generation_store import (
     set_default_retriever,
 )
 from model_code.collection.generations.known_queries import live_known_queries
-from model_code.collection.index.live_index import LiveIndex, apply_pending, make_generation_builder
+from model_code.collection.index.builder_factory import make_generation_builder
+from model_code.collection.index.live_index import LiveIndex
+from model_code.collection.index.pending_changes import apply_pending
 from model_code.collection.index.project_ledger import (
     WRITER_LOCK,
     has_ledger_position,

@@ -13,9 +13,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any, Protocol
 
 from model_code.collection.generations.generation import (
@@ -36,6 +34,7 @@ from model_code.collection.generations.generation_store import (
 )
 from model_code.collection.generations.refinements import solved_documents
 from model_code.collection.generations.verification import verify_searchable
+from model_code.collection.index.builder_factory import make_generation_builder
 from model_code.collection.index.conditional import (
     document_fields,
     has_conditions,
@@ -44,12 +43,12 @@ from model_code.collection.index.conditional import (
     possible_id,
     take_conditions,
 )
+from model_code.collection.index.pending_changes import apply_pending, change_of
 from model_code.collection.index.project_ledger import (
     WRITER_LOCK,
     open_ledger,
     open_ledger_if_exists,
     read_contents,
-    read_later_evidence,
     refuse_missing_ledger,
     require_matching_ledger,
 )
@@ -67,7 +66,7 @@ from model_code.collection.segments.conditions import (
     matches_fields,
     parse_filters,
 )
-from model_code.collection.segments.documents import INDEX, document_from_row
+from model_code.collection.segments.documents import document_from_row
 from model_code.collection.segments.field_index import FieldIndex
 from model_code.corpus.clean_rows import CleanRows, RawRow, clean_rows, locate_rows
 from model_code.corpus.cleaning import is_possible_id
@@ -75,12 +74,9 @@ from model_code.corpus.known_queries import query_hash
 from model_code.corpus.rows import RefusedRow, Rejection, Row, printable
 from model_code.corpus.settings import CorpusSettings
 from model_code.errors import FreshetError
-from model_code.files import MANIFEST, read_json
-from model_code.incdsi.settings import AdditionSettings
 from model_code.project import Project, file_lock
-from model_code.retrieval.kinds import TRAINED_KINDS, trained_kind
 from model_code.settings import require
-from model_code.text.documents import STATUSES, Change, Document, Remove, status_of
+from model_code.text.documents import STATUSES, Change, Document, status_of
 
 # Name of the folder that damaged generations are moved to, and suffix of a damaged ledger file.
 DAMAGED = "damaged"
@@ -697,7 +693,7 @@ class LiveIndex:
                 if event.solves_for(self.retriever):
                     recorded[event.document_id] = event.solved_queries
             else:
-                last_changes[event.document_id] = _change_of(event)
+                last_changes[event.document_id] = change_of(event)
                 recorded.pop(event.document_id, None)
 
         missing: dict[str, frozenset[str]] = {}
@@ -945,154 +941,6 @@ class LiveIndex:
                     generation = self._publish_reverted(last_revert.generation, last_revert.id)
                     cursor = generation.cursor
             yield ledger.view_at(cursor)
-
-
-def additions_folder(project: Project) -> Path:
-    """Return the folder in which IncDSI caches data between additions."""
-    return project.state / "additions"
-
-
-def make_generation_builder(
-    project: Project,
-    retriever: str,
-    find_ledger: Callable[[], Ledger | None],
-    opened: Generation | None = None,
-) -> GenerationBuilder:
-    """Create the builder of a retriever's generations.
-
-    The settings of the project and the kind of the retriever decide whether the builder solves
-    vectors by IncDSI.
-
-    Args:
-        project: The project.
-        retriever: Name of the retriever.
-        find_ledger: Returns the open ledger of the project, or None if there is none.
-        opened: Generation of a build that is not current yet. None means the current generation.
-    """
-    builder = _make_builder(project, retriever, opened)
-    builder.later_evidence = lambda: read_later_evidence(find_ledger())
-    return builder
-
-
-def _make_builder(project: Project, retriever: str, opened: Generation | None) -> GenerationBuilder:
-    """Create the builder that suits the settings and the retriever; see `make_generation_builder`.
-
-    A retriever that learns vectors of documents needs another kind of IncDSI than a fusion.
-    """
-    settings = project.settings("additions", AdditionSettings)
-    folder = additions_folder(project)
-    if not settings.refine:
-        return GenerationBuilder(project.live, retriever)
-
-    # The imports are inside because they load the solver, which searches do not need.
-    generation = opened
-    if generation is None:
-        generation = GenerationStore(project.live, retriever).current()
-    if learns_documents(generation):
-        from model_code.incdsi.dsi_builder import DsiIncDsiBuilder
-
-        return DsiIncDsiBuilder(project.live, retriever, settings.learned, folder)
-
-    from model_code.incdsi.fused_builder import FusedIncDsiBuilder
-
-    return FusedIncDsiBuilder(project.live, retriever, settings, folder)
-
-
-def learns_documents(generation: Generation) -> bool:
-    """Return whether the retriever of a generation is of a kind that learns document vectors.
-
-    An example is the kind `dsi`.
-    """
-    base_index = generation.sibling(generation.base) / INDEX
-    kind = read_json(base_index / MANIFEST)["kind"]
-    return kind in TRAINED_KINDS and trained_kind(kind).learns_documents
-
-
-def apply_pending(
-    builder: GenerationBuilder, cursor: LedgerCursor, pending: Pending
-) -> ApplyResult:
-    """Apply pending events: build a new generation, and make it the current one.
-
-    The provenance, a record of the generation's origin, names the sources and the ids of the
-    events.
-
-    Args:
-        builder: Builder of the retriever's generations.
-        cursor: Cursor of the generation that the events are applied to.
-        pending: At least one event.
-
-    Returns:
-        The new generation and the documents that changed.
-
-    Raises:
-        FreshetError: If a document would not be found by its own vector. Nothing is changed then.
-    """
-    events = pending.events
-    provenance = {
-        "sources": sorted({event.source for event in events}),
-        "events": [events[0].id, events[-1].id],
-    }
-    changes, solve_for = collect_changes(builder, events)
-    new_cursor = replace(cursor, position=pending.position, replay=False)
-    return builder.apply(
-        changes, new_cursor, provenance, guard=verify_searchable, solve_for=solve_for
-    )
-
-
-def collect_changes(
-    builder: GenerationBuilder, events: Sequence[Event]
-) -> tuple[list[Change], dict[str, frozenset[str]]]:
-    """Translate events to changes of documents, in their order.
-
-    A solve event asks IncDSI to solve the vector of a document again, because its known queries
-    changed. It becomes a put of the unchanged document. Solve events are ignored if they belong to
-    another retriever, the builder does not solve vectors, or the document is removed.
-
-    Args:
-        builder: Builder of the retriever's generations.
-        events: The events.
-
-    Returns:
-        The changes, and the hashes of the queries to solve vectors for, by document id; see
-        `GenerationBuilder.apply`.
-    """
-    retriever = builder.collection.retriever
-    relevant: list[Event] = []
-    for event in events:
-        is_solved_here = builder.solves_vectors and event.solves_for(retriever)
-        if event.kind != EventKind.SOLVE or is_solved_here:
-            relevant.append(event)
-    # The last change of each document before the event that the loop below looks at.
-    last_changes: dict[str, Change] = {}
-    solved_ids = [event.document_id for event in relevant if event.kind == EventKind.SOLVE]
-    if solved_ids:
-        last_changes.update(builder.searcher.documents(solved_ids))
-
-    changes: list[Change] = []
-    solve_for: dict[str, frozenset[str]] = {}
-    for event in relevant:
-        document_id = event.document_id
-        if event.kind == EventKind.SOLVE:
-            document = last_changes.get(document_id)
-            if isinstance(document, Document):
-                changes.append(document)
-                solve_for[document_id] = event.solved_queries
-        else:
-            change = _change_of(event)
-            last_changes[document_id] = change
-            changes.append(change)
-            # Earlier solve events have no effect now. The vector of the new content is solved for
-            # the queries of its row.
-            solve_for.pop(document_id, None)
-    return changes, solve_for
-
-
-def _change_of(event: Event) -> Change:
-    """Return the change of an event that puts or removes a document.
-
-    The put of a document that was erased has no content any more. It counts as a removal.
-    """
-    return event.document or Remove(event.document_id)
 
 
 def live_retrievers(project: Project) -> list[str]:

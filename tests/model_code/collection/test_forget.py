@@ -14,7 +14,8 @@ import pytest
 from model_code.collection.erase import erase_documents
 from model_code.collection.forget import forget_query
 from model_code.collection.generations.refinements import solved_documents
-from model_code.collection.index.live_index import LiveIndex, additions_folder
+from model_code.collection.index.builder_factory import additions_folder
+from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.ledger.events import Feedback, Opinion
 from model_code.collection.sync.sync import sync
 from model_code.corpus.known_queries import KNOWN_QUERIES, CorpusQueries

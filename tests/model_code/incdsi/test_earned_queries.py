@@ -17,7 +17,8 @@ from model_code.collection.generations.raised_hits import SHOWN_HITS, is_raised_
 from model_code.collection.generations.refinements import solved_documents
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index import builds
-from model_code.collection.index.live_index import LiveIndex, collect_changes
+from model_code.collection.index.live_index import LiveIndex
+from model_code.collection.index.pending_changes import collect_changes
 from model_code.collection.ledger.events import EventKind, Feedback, Opinion
 from model_code.collection.ledger.states import Event
 from model_code.corpus.known_queries import KNOWN_QUERIES, CorpusQueries, query_hash

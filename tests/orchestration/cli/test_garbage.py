@@ -16,7 +16,7 @@ import pytest
 from dvc.repo import Repo
 
 from model_code.collection.generations.generation_store import GenerationStore
-from model_code.collection.index.live_index import additions_folder
+from model_code.collection.index.builder_factory import additions_folder
 from model_code.files import hash_path
 from model_code.incdsi.settings import LearnedAdditionSettings
 from model_code.incdsi.store import cache_folder

@@ -14,8 +14,9 @@ from model_code.collection.generations.generation_builder import GenerationBuild
 from model_code.collection.generations.generation_store import GenerationStore
 from model_code.collection.generations.refinements import documents_solved_with, refinement_statuses
 from model_code.collection.generations.searcher import Searcher
+from model_code.collection.index.builder_factory import additions_folder
 from model_code.collection.index.changes import ChangeReport, apply_changes
-from model_code.collection.index.live_index import LiveIndex, additions_folder
+from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.index.status import live_status, live_status_lines
 from model_code.drift.statuses import Status
 from model_code.incdsi.fused_builder import FusedIncDsiBuilder

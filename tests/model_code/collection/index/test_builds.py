@@ -9,8 +9,8 @@ import pytest
 
 from model_code.collection.generations.build import BuildArtifacts
 from model_code.collection.generations.known_queries import live_known_queries
+from model_code.collection.index.builder_factory import additions_folder
 from model_code.collection.index.builds import open_build
-from model_code.collection.index.live_index import additions_folder
 from model_code.collection.index.project_ledger import open_ledger
 from model_code.collection.ledger.events import Feedback, Opinion, Position
 from model_code.corpus.known_queries import KNOWN_QUERIES, CorpusQueries
