@@ -80,11 +80,7 @@ class SourceContents:
 class SourceMemory:
     """A JSON file that has a summary of each unit of a source, and is kept between syncs.
 
-    Args:
-        path: Path of the file, which may not exist yet.
-        label: Origin of the source's documents. It is written to the file, so that the erasure of
-            a document can report which source contains it.
-        source_name: Name of the source. None for the project's own source.
+    Attributes:
         forgotten: Hashes of the queries that a person asked to forget. They are removed from the
             documents.
     """
@@ -96,10 +92,19 @@ class SourceMemory:
         source_name: str | None = None,
         forgotten: Set[str] = frozenset(),
     ) -> None:
+        """Read the file, if it exists.
+
+        Args:
+            path: Path of the file.
+            label: Origin of the source's documents. It is written to the file, so that the erasure
+                of a document can report which source contains it.
+            source_name: Name of the source. None for the project's own source.
+            forgotten: Hashes of the queries that a person asked to forget.
+        """
         self._path = path
         self._label = label
         self._source_name = source_name
-        self._forgotten = forgotten
+        self.forgotten = forgotten
         # Content of the file: the hash of the rules by which the units were read, and the summary
         # of each unit, by its name.
         self._stored: dict[str, Any] = {"rules": None, "units": {}}
@@ -124,7 +129,7 @@ class SourceMemory:
             known_ids: Ids of the documents in the index. They are never left out as duplicates.
         """
         # Under other rules, a unit may give other documents, so that all units are read again.
-        rules = _reading_rules(settings, self._forgotten)
+        rules = _reading_rules(settings, self.forgotten)
         stored_summaries: dict[str, Any] = {}
         if self._stored["rules"] == rules:
             stored_summaries = self._stored["units"]
@@ -133,7 +138,7 @@ class SourceMemory:
         for unit in units:
             summary = stored_summaries.get(unit.name)
             if summary is None or summary["hash"] != unit.content_hash:
-                summary = _summarize(unit, settings, self._source_name, self._forgotten)
+                summary = _summarize(unit, settings, self._source_name, self.forgotten)
             summaries[unit.name] = summary
 
         self._updated = {"source": self._label, "rules": rules, "units": summaries}

@@ -105,8 +105,8 @@ class SyncReport(ChangeReport):
             lines.append(f"  {self.beside:,} documents of another origin stay")
         if self.kept:
             lines.append(
-                f"  {self.kept:,} documents stay: no row names them, but one of the rows without "
-                "an id may be theirs: mend those, or use --force"
+                f"  {self.kept:,} documents are kept: a row without a readable id may belong to "
+                "them. Fix these rows, or use --force"
             )
         if self.doubt:
             lines.append(f"  but it needs --force: {self.doubt}")
@@ -134,6 +134,21 @@ class AllSourcesReport:
         if self.failures:
             reasons = [f"{name}: {reason}" for name, reason in self.failures.items()]
             raise FreshetError(f"not synced: {'; '.join(reasons)}")
+
+
+@dataclass(frozen=True)
+class _IndexedDocuments:
+    """The documents of the index before a sync, and the sources that the project follows.
+
+    Attributes:
+        hashes: Content hash of each document, by document id.
+        origins: Origin of each document, by document id.
+        named_sources: Location of each named source, by name.
+    """
+
+    hashes: dict[str, str]
+    origins: dict[str, str]
+    named_sources: dict[str, str]
 
 
 def sync(
@@ -169,29 +184,15 @@ def sync(
     if cwd is None:
         cwd = Path.cwd()
     with file_lock(project.state / "sync.lock", "waiting for another sync of this project"):
-        # Find the source, and what the index holds.
         followed = find_source(project, index.settings, path, name, cwd)
-        is_own_source = followed.name is None
         source = open_source(followed.settings, project.root)
         units = list_units(source, followed.settings)
         expiry = None if dry_run else index.remove_expired()
-        hashes_before = index.content_hashes()
-        named_sources = read_sources(project)
-        origins = _document_origins(index, hashes_before, named_sources)
-        if followed.name is not None and followed.name not in named_sources:
-            _require_unused_prefix(followed, hashes_before, origins)
+        indexed = _read_index(index, followed)
+        memory, contents = _read_source(index, followed, units, indexed)
 
-        # Read the changed units of the source, and compare it with the index.
-        forgotten = index.forgotten_queries()
-        memory_file = memory_path(project, followed.label)
-        memory = SourceMemory(memory_file, followed.label, followed.name, forgotten)
-        contents = memory.update(units, followed.settings, hashes_before.keys())
-        if is_own_source:
-            contents = _refuse_ids_of_named_sources(contents, named_sources)
-        plan = plan_sync(contents, hashes_before, origins, followed.label, force)
-        notes = [*contents.notes, *_unread_file_notes(source, followed.name)]
-        report = _make_report(plan, contents, notes, followed.name)
-        report.ignored = describe_ignored_files(source)
+        plan = plan_sync(contents, indexed.hashes, indexed.origins, followed.label, force)
+        report = _make_report(plan, contents, source, followed.name)
         doubt = "" if force else deletion_doubt(plan, contents, followed.label)
         if dry_run:
             report.doubt = doubt
@@ -201,25 +202,23 @@ def sync(
         if doubt:
             raise FreshetError(doubt)
         if followed.name is not None:
+            named_sources = dict(indexed.named_sources)
             named_sources[followed.name] = followed.location
             write_sources(project, named_sources)
         documents = read_documents(
-            units, followed.settings, contents, plan.to_put, followed.name, forgotten
+            units, followed.settings, contents, plan.to_put, followed.name, memory.forgotten
         )
         receipts = _record_changes(index, report, documents, followed.label)
         if expiry is not None:
             receipts.append(expiry)
         apply_changes(index, report, receipts, publish)
-        _verify_result(index, expected_hashes(plan, contents, hashes_before))
+        _verify_result(index, expected_hashes(plan, contents, indexed.hashes))
 
-        # Remember this sync. The memory is not replaced if documents were kept: it records that
-        # they came from this source, and the new contents do not have them.
+        # The memory is not replaced if documents were kept: it records that they came from this
+        # source, and the new contents do not have them.
         if report.kept == 0:
             memory.save()
-        replace_source_notes(project, followed.label, [*notes, *_refusal_notes(contents)])
-        record_sync_time(project, followed.name)
-        if is_own_source:
-            write_json(synced_source_file(project), {"content_hash": _content_hash(units)})
+        _record_sync(project, followed, units, [*report.notes, *_refusal_notes(contents)])
     return report
 
 
@@ -255,6 +254,66 @@ def synced_source_file(project: Project) -> Path:
     If the source still has this hash, a build accepts it without another `freshet ingest`.
     """
     return project.state / "sync" / "source.json"
+
+
+def _read_index(index: LiveIndex, followed: FollowedSource) -> _IndexedDocuments:
+    """Read what the index holds before a sync.
+
+    Raises:
+        FreshetError: If the source is new, and the id of another document begins with its name.
+    """
+    hashes = index.content_hashes()
+    named_sources = read_sources(index.project)
+    origins = _document_origins(index, hashes, named_sources)
+    if followed.name is not None and followed.name not in named_sources:
+        _require_unused_prefix(followed, hashes, origins)
+    return _IndexedDocuments(hashes, origins, named_sources)
+
+
+def _read_source(
+    index: LiveIndex,
+    followed: FollowedSource,
+    units: Sequence[SourceUnit],
+    indexed: _IndexedDocuments,
+) -> tuple[SourceMemory, SourceContents]:
+    """Read the units of a source that changed since its last sync.
+
+    Args:
+        index: The live index.
+        followed: The source.
+        units: All units of the source.
+        indexed: Documents of the index before the sync.
+
+    Returns:
+        The memory of the source, which is not saved yet, and the contents of the source.
+    """
+    memory_file = memory_path(index.project, followed.label)
+    forgotten = index.forgotten_queries()
+    memory = SourceMemory(memory_file, followed.label, followed.name, forgotten)
+    contents = memory.update(units, followed.settings, indexed.hashes.keys())
+    if followed.name is None:
+        contents = _refuse_ids_of_named_sources(contents, indexed.named_sources)
+    return memory, contents
+
+
+def _record_sync(
+    project: Project,
+    followed: FollowedSource,
+    units: Sequence[SourceUnit],
+    notes: Sequence[ReadingNote],
+) -> None:
+    """Record what a sync read, for `freshet status` and for builds.
+
+    Args:
+        project: The project.
+        followed: The source.
+        units: All units of the source.
+        notes: Statements about files that were refused, not read, or read by a guess.
+    """
+    replace_source_notes(project, followed.label, notes)
+    record_sync_time(project, followed.name)
+    if followed.name is None:
+        write_json(synced_source_file(project), {"content_hash": _content_hash(units)})
 
 
 def _content_hash(units: Sequence[SourceUnit]) -> str:
@@ -363,16 +422,17 @@ def _unread_file_notes(source: Source, source_name: str | None) -> list[ReadingN
 
 
 def _make_report(
-    plan: SyncPlan, contents: SourceContents, notes: list[ReadingNote], source_name: str | None
+    plan: SyncPlan, contents: SourceContents, source: Source, source_name: str | None
 ) -> SyncReport:
     """Return the report about the planned changes of a sync, for the user.
 
     Args:
         plan: Changes of the sync.
         contents: Documents of the source.
-        notes: Statements about files that were not read, or read by a guess.
+        source: The source. It lists the files that were ignored or cannot be read.
         source_name: Name of the source. None for the project's own source.
     """
+    notes = [*contents.notes, *_unread_file_notes(source, source_name)]
     reported_name = DEFAULT_SOURCE_NAME if source_name is None else source_name
     return SyncReport(
         source=reported_name,
@@ -383,6 +443,7 @@ def _make_report(
         unchanged=plan.unchanged,
         rejected=contents.refused,
         notes=notes,
+        ignored=describe_ignored_files(source),
         beside=plan.from_other_sources,
         kept=plan.kept,
         expired=len(contents.expired),

@@ -466,7 +466,7 @@ def test_row_without_id_prevents_deletions(with_malformed_row):
         assert report.kept == 2
         assert report.unchanged == 10
         assert len(report.rejected) == 1
-        assert "2 documents stay: no row names them" in str(report)
+        assert "2 documents are kept: a row without a readable id" in str(report)
 
 
 def test_row_without_id_can_be_forced(with_malformed_row):
