@@ -5,7 +5,7 @@ A known query is a query that a document is known to answer.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,9 +15,15 @@ from model_code.collection.generations.generation import (
     removed_by_segment,
     verify_checksums_on_error,
 )
-from model_code.collection.segments.documents import DOCUMENTS, read_columns, row_queries
+from model_code.collection.segments.documents import (
+    DOCUMENTS,
+    added_segment_queries,
+    read_columns,
+    row_queries,
+    select_judged,
+)
 from model_code.corpus.known_queries import KNOWN_QUERIES, CorpusQueries, drop_held_out
-from model_code.text.known_queries import KnownQuery, QuerySource, by_document, resolve_queries
+from model_code.text.known_queries import KnownQuery, by_document, resolve_queries
 
 
 @dataclass(frozen=True)
@@ -61,10 +67,11 @@ def live_known_queries(generation: Generation) -> dict[str, list[KnownQuery]]:
     """
     with verify_checksums_on_error(generation):
         build_file = generation.sibling(generation.base) / KNOWN_QUERIES
-        build = None
+        build_evidence = None
         held_out: frozenset[str] = frozenset()
         if build_file.is_file():
             build = CorpusQueries.load(build_file)
+            build_evidence = build.by_document()
             held_out = build.held_out
 
         overrides = known_overrides(generation)
@@ -73,7 +80,7 @@ def live_known_queries(generation: Generation) -> dict[str, list[KnownQuery]]:
             documents = generation.sibling(number) / DOCUMENTS
             (document_ids,) = read_columns(documents, "document_id")
             is_base = number == generation.base
-            indexed = _indexed_queries(documents, document_ids, build, is_base)
+            indexed = _indexed_queries(documents, document_ids, build_evidence, is_base)
             for document_id in document_ids:
                 if document_id not in removed:
                     indexed_evidence = indexed.get(document_id, ())
@@ -102,37 +109,27 @@ def documents_with_known_queries(
 
 
 def _indexed_queries(
-    documents: Path, document_ids: Collection[str], build: CorpusQueries | None, is_base: bool
-) -> Mapping[str, Sequence[KnownQuery]]:
+    documents: Path,
+    document_ids: Collection[str],
+    build_evidence: dict[str, list[KnownQuery]] | None,
+    is_base: bool,
+) -> dict[str, list[KnownQuery]]:
     """Return the known queries of a segment from the time when it was written, by document id.
 
     Args:
         documents: Documents file of the segment.
         document_ids: Ids of all documents in the file.
-        build: Known queries of the build. None if the build has no file of them.
+        build_evidence: Known queries of the build, by document id. None if the build has no file
+            of them.
         is_base: Whether the segment holds the documents of the build.
     """
-    if build is None:
+    if build_evidence is None:
         return row_queries(documents)
     if is_base:
-        return build.by_document()
-    queries: dict[str, Sequence[KnownQuery]] = dict(row_queries(documents))
-    # A document that replaces one of the build keeps the judgements about it.
-    for document_id, judged in _judged_queries(build, document_ids).items():
-        queries[document_id] = [*queries.get(document_id, ()), *judged]
-    return queries
+        return build_evidence
 
+    def judged_queries(document_id: str) -> list[KnownQuery]:
+        """Return the queries that judgements of the build assign to a document."""
+        return select_judged(build_evidence.get(document_id, ()))
 
-def _judged_queries(
-    build: CorpusQueries, document_ids: Collection[str]
-) -> Mapping[str, Sequence[KnownQuery]]:
-    """Return the queries that judgements of a build assign to some documents, by document id.
-
-    A judgement states that a document is relevant to a query.
-    """
-    ids = set(document_ids)
-    judged: list[KnownQuery] = []
-    for query in build.queries:
-        if query.document_id in ids and query.source == QuerySource.QRELS:
-            judged.append(query)
-    return by_document(judged)
+    return added_segment_queries(documents, document_ids, judged_queries)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from array import array
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import lru_cache
 from pathlib import Path
@@ -396,3 +396,32 @@ def row_queries(path: Path) -> dict[str, list[KnownQuery]]:
             evidence.append(KnownQuery(document_id, text, QuerySource.ROW, date=date))
         queries[document_id] = evidence
     return queries
+
+
+def added_segment_queries(
+    path: Path,
+    document_ids: Iterable[str],
+    judged_queries: Callable[[str], Sequence[KnownQuery]],
+) -> dict[str, list[KnownQuery]]:
+    """Return the queries that documents of an added segment are known to answer, by document id.
+
+    They are the queries of the documents' rows. A document that replaces one of the build also
+    keeps the queries that judgements of the build assign to it.
+
+    Args:
+        path: Documents file of the segment.
+        document_ids: Ids of all documents in the file.
+        judged_queries: Function that returns the queries that judgements of the build assign to a
+            document.
+    """
+    queries = row_queries(path)
+    for document_id in document_ids:
+        judged = judged_queries(document_id)
+        if judged:
+            queries[document_id] = [*queries.get(document_id, ()), *judged]
+    return queries
+
+
+def select_judged(evidence: Iterable[KnownQuery]) -> list[KnownQuery]:
+    """Return the known queries that come from judgements."""
+    return [query for query in evidence if query.source == QuerySource.QRELS]

@@ -27,10 +27,12 @@ from model_code.collection.segments.documents import (
     INDEX,
     PASSAGES,
     DocumentFile,
+    added_segment_queries,
     any_document_expires,
     document_row,
     read_columns,
     row_queries,
+    select_judged,
     write_rows,
 )
 from model_code.collection.segments.folder_lock import SharedFolderLock
@@ -53,7 +55,7 @@ from model_code.retrieval.kinds import open_retriever
 from model_code.retrieval.packed_ids import NOT_FOUND, SortedIds
 from model_code.text.documents import Document
 from model_code.text.headlines import make_headline
-from model_code.text.known_queries import KnownQuery, QuerySource
+from model_code.text.known_queries import KnownQuery
 from model_code.text.passages import TextRules
 
 if TYPE_CHECKING:
@@ -167,13 +169,10 @@ class LoadedSegment:
         the build also keeps the queries that judgements of the build assign to it. Later feedback
         of users is not included.
         """
-        known = row_queries(self.documents)
-        if self.base is not None:
-            for document_id in self.rows.rows_by_document:
-                judged = self.base.judged_queries(document_id)
-                if judged:
-                    known[document_id] = [*known.get(document_id, ()), *judged]
-        return known
+        if self.base is None:
+            return row_queries(self.documents)
+        document_ids = self.rows.rows_by_document
+        return added_segment_queries(self.documents, document_ids, self.base.judged_queries)
 
     @cached_property
     def field_index(self) -> FieldIndex:
@@ -293,8 +292,7 @@ class BaseSegment(LoadedSegment):
         """
         if document_id not in self.rows or not (self.folder / KNOWN_QUERIES).is_file():
             return []
-        queries = self.known_queries.get(document_id, ())
-        return [query for query in queries if query.source == QuerySource.QRELS]
+        return select_judged(self.known_queries.get(document_id, ()))
 
     def trained_feedback(self, document_id: str) -> frozenset[str]:
         """Return hashes of the queries that the build trained the document for by feedback alone.
