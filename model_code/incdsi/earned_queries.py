@@ -156,7 +156,7 @@ def _current_queries(
     None if the document is removed, or has several vectors, so that it cannot be solved.
     """
     base = searcher.base
-    view = next((view for view in searcher.views if document_id in view), None)
+    view = searcher.find_view(document_id)
     if view is None or not has_one_vector(view.segment, document_id):
         return None
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Container, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from model_code.retrieval.protocol import (
 )
 from model_code.retrieval.top_k import EXTRA_DOCUMENTS, rank_best_first, search_filtered
 from model_code.text.known_queries import KnownQuery
+
+# A segment that tells which documents it contains, such as a `RetrieverSegment`.
+Segment = TypeVar("Segment", bound=Container[str])
 
 # A function that replaces the encoder's vectors of new documents by the vectors to index. It has
 # three arguments: the document id of each of n rows; the encoder's vectors, shape (n, H); and the
@@ -224,7 +227,7 @@ class SegmentedRetriever(Retriever[Any]):
 
     def best_passage_encoded(self, query: Any, document_id: str) -> int:
         """Return the number of the document's passage that answers the query best."""
-        segment = find_segment(self.segments, document_id)
+        segment = require_segment(self.segments, document_id)
         return segment.retriever.best_passage_encoded(query, document_id)
 
     def variants(self) -> Mapping[str, Search]:
@@ -264,24 +267,35 @@ class SegmentedRetriever(Retriever[Any]):
         Raises:
             FreshetError: If the kind does not score by token.
         """
-        return find_segment(self.segments, document_id).retriever.explain(text, document_id)
+        return require_segment(self.segments, document_id).retriever.explain(text, document_id)
 
     def _segments_with_documents(self) -> list[RetrieverSegment]:
         return [segment for segment in self.segments if segment.documents]
 
 
-def find_segment(segments: Sequence[RetrieverSegment], document_id: str) -> RetrieverSegment:
+def find_segment(segments: Sequence[Segment], document_id: str) -> Segment | None:
+    """Return the segment that contains a document, or None.
+
+    The newest segment is asked first, because recent documents change most often.
+    """
+    for segment in reversed(segments):
+        if document_id in segment:
+            return segment
+    return None
+
+
+def require_segment(segments: Sequence[Segment], document_id: str) -> Segment:
     """Return the segment that contains a document.
 
     Raises:
         FreshetError: If no segment contains it.
     """
-    for segment in reversed(segments):
-        if document_id in segment:
-            return segment
-    raise FreshetError(
-        f"the collection holds no document {document_id!r}: it was never added, or is deleted"
-    )
+    segment = find_segment(segments, document_id)
+    if segment is None:
+        raise FreshetError(
+            f"the collection holds no document {document_id!r}: it was never added, or is deleted"
+        )
+    return segment
 
 
 def _group_by_segment(
@@ -304,7 +318,7 @@ def _group_by_segment(
 
     if missing:
         # This call raises the error, whose message names one of the missing documents.
-        find_segment(segments, min(missing))
+        require_segment(segments, min(missing))
     return groups
 
 

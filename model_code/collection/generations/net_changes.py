@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from model_code.collection.generations.generation import Removed
 from model_code.collection.segments.segment import LoadedSegment, SegmentView
+from model_code.retrieval.indexed import find_segment
 from model_code.text.documents import STATUSES, Change, Document, status_of
 
 
@@ -107,16 +108,12 @@ def effective_changes(changes: Iterable[Change], views: Sequence[SegmentView]) -
 def _find_owners(
     views: Sequence[SegmentView], document_ids: Iterable[str]
 ) -> dict[str, SegmentView]:
-    """Return the segment that holds each live document. Other documents are left out.
-
-    The newest segment is asked first, because recent documents change most often.
-    """
+    """Return the segment that holds each live document. Other documents are left out."""
     owners: dict[str, SegmentView] = {}
     for document_id in document_ids:
-        for view in reversed(views):
-            if document_id in view:
-                owners[document_id] = view
-                break
+        owner = find_segment(views, document_id)
+        if owner is not None:
+            owners[document_id] = owner
     return owners
 
 

@@ -59,10 +59,8 @@ def is_raised_by_known_queries(searcher: Searcher, text: str, document_id: str) 
 def _is_solved(searcher: Searcher, document_id: str) -> bool:
     """Return whether IncDSI solved the vector of a live document."""
     with verify_checksums_on_error(searcher.generation):
-        for view in searcher.views:
-            if document_id in view:
-                return document_id in solved_ids(view.segment.folder)
-    return False
+        view = searcher.find_view(document_id)
+        return view is not None and document_id in solved_ids(view.segment.folder)
 
 
 def _search_by_encoding(searcher: Searcher, text: str, document_id: str, depth: int) -> Ranking:

@@ -45,7 +45,7 @@ from model_code.corpus.known_queries import drop_held_out
 from model_code.errors import FreshetError
 from model_code.retrieval.diversity import diversify, term_similarities
 from model_code.retrieval.id_map import AllowedDocuments
-from model_code.retrieval.indexed import RetrieverSegment
+from model_code.retrieval.indexed import RetrieverSegment, find_segment, require_segment
 from model_code.retrieval.protocol import Ranking, Retriever, TypedQuery, top_k_ranking
 from model_code.retrieval.relevance_floor import RelevanceFloor
 from model_code.retrieval.typed_words import split_unfinished_word
@@ -767,12 +767,11 @@ class Searcher:
         Raises:
             FreshetError: If there is no live document with this id.
         """
-        for view in reversed(self.views):
-            if document_id in view:
-                return view
-        raise FreshetError(
-            f"the collection holds no document {document_id!r}: it was never added, or is deleted"
-        )
+        return require_segment(self.views, document_id)
+
+    def find_view(self, document_id: str) -> SegmentView | None:
+        """Return the segment that holds a live document, or None if there is no such document."""
+        return find_segment(self.views, document_id)
 
     @cached_property
     def _fields(self) -> CollectionFields:
