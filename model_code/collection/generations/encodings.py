@@ -12,8 +12,7 @@ from pathlib import Path
 
 from model_code.collection.generations.refinements import documents_solved_with
 from model_code.collection.generations.searcher import Searcher
-from model_code.collection.segments.segment import write_segment
-from model_code.collection.segments.unchanged import keep_unchanged_encodings
+from model_code.collection.segments.segment import keep_unchanged_encodings, write_segment
 from model_code.retrieval.indexed import RetrieverSegment
 from model_code.text.known_queries import KnownQuery
 

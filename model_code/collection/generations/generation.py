@@ -24,7 +24,6 @@ from model_code.collection.segments.documents import (
     read_columns,
 )
 from model_code.collection.segments.known_overrides import load_overrides
-from model_code.collection.segments.tuned_weights import load_tuned_weights
 from model_code.errors import Damaged, FreshetError
 from model_code.files import (
     MANIFEST,
@@ -42,6 +41,9 @@ from model_code.text.passages import TextRules
 FORMAT = 8
 # Name of the file in it that lists the removed documents of each segment.
 REMOVED = "removed.json"
+# Name of the file in it that has the weights of a fusion which a retune chose. The file belongs to
+# a generation, so a rewind to an older generation also restores the older weights.
+TUNED_WEIGHTS = "tuned_weights.json"
 REPAIR = "run freshet repair"
 OTHER_FORMAT_REMEDY = (
     "write all documents to a file with the version of Freshet that made it: freshet export --all, "
@@ -304,7 +306,13 @@ def tuned_weights(generation: Generation) -> dict[str, float] | None:
     if generation.tuned is None:
         return None
     with verify_checksums_on_error(generation):
-        return load_tuned_weights(generation.sibling(generation.tuned))
+        return dict(read_json(generation.sibling(generation.tuned) / TUNED_WEIGHTS))
+
+
+def save_tuned_weights(folder: Path, weights: Mapping[str, float]) -> None:
+    """Write the weights that a retune chose, by component, to the folder of a generation."""
+    # JSON objects do not preserve the order of the weights, so they are written as pairs.
+    write_json(folder / TUNED_WEIGHTS, list(weights.items()))
 
 
 def document_rows(

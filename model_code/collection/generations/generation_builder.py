@@ -18,6 +18,7 @@ from model_code.collection.generations.generation import (
     Generation,
     Removed,
     known_overrides,
+    save_tuned_weights,
     tuned_weights,
     verify_checksums_on_error,
     write_removed,
@@ -39,13 +40,12 @@ from model_code.collection.segments.segment import (
     BaseSegment,
     LoadedSegment,
     SegmentView,
+    keep_unchanged_encodings,
     merge_segments,
     new_passages,
     open_segment,
     write_segment,
 )
-from model_code.collection.segments.tuned_weights import save_tuned_weights
-from model_code.collection.segments.unchanged import keep_unchanged_encodings
 from model_code.retrieval.indexed import Refine
 from model_code.text.documents import Change, Document
 from model_code.text.passages import TextRules

@@ -29,6 +29,7 @@ from model_code.collection.segments.documents import (
     DocumentFile,
     added_segment_queries,
     any_document_expires,
+    document_from_row,
     document_row,
     read_columns,
     row_queries,
@@ -39,13 +40,14 @@ from model_code.collection.segments.folder_lock import SharedFolderLock
 from model_code.collection.segments.known_overrides import KnownOverrides
 from model_code.collection.segments.placements import Placements
 from model_code.collection.segments.refined import RefinedDocuments
-from model_code.collection.segments.solved import SolvedDocuments
+from model_code.collection.segments.solved import SolvedDocuments, solved_ids
 from model_code.corpus.known_queries import (
     KNOWN_QUERIES,
     CorpusQueries,
     drop_held_out,
     queries_of_row,
 )
+from model_code.encoding.ahead import MAX_WAITING_TEXTS
 from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import MANIFEST, read_json, verify_file_checksum, write_json
 from model_code.hierarchy.tree import TOPICS, Hierarchy
@@ -523,6 +525,40 @@ def new_passages(
         if evidence:
             known[document.document_id] = evidence
     return NewPassages(texts, document_ids, queries, headlines, refine, known)
+
+
+def keep_unchanged_encodings(
+    base: BaseSegment, views: Sequence[SegmentView], puts: Sequence[Document], text: TextRules
+) -> None:
+    """Let the next `write_segment` take the encodings that changed documents share with before.
+
+    Many changes lie beyond what an encoder reads: in a field, in known queries, behind the largest
+    number of tokens, or in another passage of the document. Encoding takes most of the time of an
+    addition.
+
+    A vector that IncDSI solved is no encoding. So only the headline of a solved document is kept.
+
+    Args:
+        base: Base segment, whose retriever encodes new documents.
+        views: Segments of the live generation, which hold the former versions.
+        puts: Documents that are written next. At most `MAX_WAITING_TEXTS` are looked at, because
+            no more encodings are kept.
+        text: Rules by which documents are cut into passages.
+    """
+    new_versions = {document.document_id: document for document in puts[:MAX_WAITING_TEXTS]}
+    for view in views:
+        ids = [document_id for document_id in new_versions if document_id in view]
+        if not ids:
+            continue
+        rows = view.segment.document_file.read(ids)
+        former = [document_from_row(row) for row in rows.values()]
+        new = [new_versions[document_id] for document_id in rows]
+        base.retriever.keep_encodings(
+            view.segment.retriever,
+            new_passages(former, text),
+            new_passages(new, text),
+            solved=solved_ids(view.segment.folder),
+        )
 
 
 def merge_segments(folder: Path, views: Sequence[SegmentView]) -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from model_code.collection.generations.generation import TUNED_WEIGHTS
 from model_code.collection.generations.generation_builder import GenerationBuilder
 from model_code.collection.generations.generation_store import GenerationStore
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.ledger.events import LedgerCursor
-from model_code.collection.segments.tuned_weights import TUNED_WEIGHTS
 from model_code.errors import Damaged, FreshetError
 from tests.model_code.collection.laws import NEW, OLD, make_encoder, open_build, put, up_to
 
