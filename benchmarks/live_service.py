@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from freshet.client import Client
-from model_code.corpus.known_queries import KNOWN_QUERIES, CorpusQueries
+from model_code.corpus.corpus_queries import KNOWN_QUERIES, CorpusQueries
 from model_code.encoding.token_signs import BITS_PER_WORD, TokenSigns
 from model_code.errors import FreshetError
 from model_code.files import write_json, write_text

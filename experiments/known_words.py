@@ -22,7 +22,7 @@ import numpy as np
 from experiments.tables import write_tables
 from model_code.context import StageContext
 from model_code.corpus.build import build_corpus
-from model_code.corpus.known_queries import KNOWN_QUERIES, CorpusQueries, collect_known_queries
+from model_code.corpus.corpus_queries import KNOWN_QUERIES, CorpusQueries, collect_known_queries
 from model_code.corpus.sources.base import open_source
 from model_code.corpus.tables import Corpus, Judgements, load_corpus, passage_texts, write_table
 from model_code.evaluation.metrics import Run, evaluate_run

@@ -42,7 +42,7 @@ PASSED = 0
 FAILED = 1
 
 TEXT_TESTS = "tests/model_code/text/test_known_queries.py"
-CORPUS_TESTS = "tests/model_code/corpus/test_known_queries.py"
+CORPUS_TESTS = "tests/model_code/corpus/test_corpus_queries.py"
 LIVE_TESTS = "tests/model_code/collection/generations/test_known_queries.py"
 WORD_TESTS = "tests/model_code/retrieval/test_known_words.py"
 FUSED_TESTS = "tests/model_code/incdsi/test_fused_solver.py"
@@ -127,7 +127,7 @@ MUTANTS = (
     ),
     Mutant(
         "judging-queries-known",
-        "model_code/corpus/known_queries.py",
+        "model_code/corpus/corpus_queries.py",
         "if not held_out:",
         "if True:",
         (f"{CORPUS_TESTS}::test_query_that_judges_is_never_known",),
@@ -155,7 +155,7 @@ MUTANTS = (
     ),
     Mutant(
         "typed-queries-shown",
-        "model_code/collection/generations/known_queries.py",
+        "model_code/collection/generations/live_queries.py",
         "if show_all or query.is_public:",
         "if True:",
         (f"{ROUTE_TESTS}::test_document_shows_its_queries_and_counts_those_of_users",),
@@ -239,7 +239,7 @@ MUTANTS = (
     ),
     Mutant(
         "solved-vectors-judge",
-        "model_code/collection/generations/encodings.py",
+        "model_code/collection/generations/evaluation_segments.py",
         "document_ids = documents_solved_with(searcher.generation, hashes=held_out)",
         "document_ids: list[str] = []",
         (f"{FUSED_TESTS}::test_vectors_solved_with_judging_queries_do_not_judge",),

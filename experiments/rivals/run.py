@@ -20,7 +20,7 @@ from experiments.papers.evaluation import evaluate
 from experiments.papers.masked_model import masked_model
 from experiments.papers.run import Experiment, rows_of
 from experiments.tables import write_tables
-from model_code.corpus.known_queries import KNOWN_QUERIES
+from model_code.corpus.corpus_queries import KNOWN_QUERIES
 from model_code.corpus.tables import Corpus, load_corpus, passage_texts
 from model_code.encoding.base_models import locate_model
 from model_code.files import read_json, write_json

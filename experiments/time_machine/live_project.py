@@ -16,7 +16,7 @@ from typing import Any
 import model_code
 from experiments.time_machine.stream import StreamQuery, Text
 from model_code.collection.generations.build import BuildArtifacts
-from model_code.collection.generations.encodings import judging_segments
+from model_code.collection.generations.evaluation_segments import judging_segments
 from model_code.collection.generations.generation_store import GenerationStore
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index.builds import open_build
@@ -24,8 +24,8 @@ from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.index.retrain_plan import plan_retrain, read_planned_generation
 from model_code.collection.ledger.events import Position
 from model_code.collection.ledger.tasks import TaskKind, TaskState
+from model_code.corpus.corpus_queries import KNOWN_QUERIES
 from model_code.corpus.judgement_file import text_query_id
-from model_code.corpus.known_queries import KNOWN_QUERIES
 from model_code.corpus.sources.files import write_snapshot
 from model_code.evaluation.gate_power import deviation_details
 from model_code.evaluation.promotion import Verdict, judge_pilot, judge_retrain

@@ -11,7 +11,7 @@ import pandera.pandas as pa
 from pandera.errors import SchemaError, SchemaErrors
 
 from model_code.checks.rules import require
-from model_code.corpus.known_queries import JUDGING_SPLITS, CorpusQueries, query_hash
+from model_code.corpus.corpus_queries import JUDGING_SPLITS, CorpusQueries, query_hash
 from model_code.corpus.rows import FROM_FEEDBACK
 from model_code.corpus.settings import SPLITS
 from model_code.corpus.tables import COLUMNS, NULLABLE, OPTIONAL

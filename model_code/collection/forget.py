@@ -24,7 +24,7 @@ from model_code.collection.query_copies import find_query_copies
 from model_code.collection.segments.documents import DOCUMENTS, read_columns
 from model_code.collection.segments.known_overrides import KNOWN_OVERRIDES, load_overrides
 from model_code.collection.segments.solved import SolvedDocuments
-from model_code.corpus.known_queries import KNOWN_QUERIES, CorpusQueries, query_hash
+from model_code.corpus.corpus_queries import KNOWN_QUERIES, CorpusQueries, query_hash
 from model_code.errors import FreshetError
 from model_code.settings import require
 from model_code.text.documents import Document

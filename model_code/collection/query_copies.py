@@ -21,7 +21,7 @@ from model_code.collection.index.retrain_plan import FOLDER, WORKSPACE
 from model_code.collection.segments.documents import CORPUS_DOCUMENTS
 from model_code.collection.sync.inbox import DONE, FAILED, INBOX
 from model_code.corpus.clean_rows import clean_rows, read_file
-from model_code.corpus.known_queries import KNOWN_QUERIES, CorpusQueries, query_hash
+from model_code.corpus.corpus_queries import KNOWN_QUERIES, CorpusQueries, query_hash
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.sources.document_files import is_document_file
 from model_code.errors import FreshetError

@@ -18,8 +18,8 @@ import pandas as pd
 from freshet.results import ReadingNote
 from model_code.corpus.clean_rows import CleanRows, clean_rows
 from model_code.corpus.cleaning import SourceQuery, clean_query, merge_duplicates
+from model_code.corpus.corpus_queries import CorpusQueries, collect_known_queries
 from model_code.corpus.judgement_file import JudgedSource
-from model_code.corpus.known_queries import CorpusQueries, collect_known_queries
 from model_code.corpus.leaks import count_leaks
 from model_code.corpus.qrels import Qrels, QrelTargets, admit_qrels
 from model_code.corpus.quarantine import Quarantine

@@ -13,7 +13,7 @@ from typing import Any
 
 from freshet.results import ReadingNote
 from model_code.corpus.cleaning import clean_document
-from model_code.corpus.known_queries import query_hash
+from model_code.corpus.corpus_queries import query_hash
 from model_code.corpus.quarantine import Quarantine
 from model_code.corpus.rows import (
     RefusedRow,

@@ -14,7 +14,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from model_code.corpus.known_queries import collect_known_queries
+from model_code.corpus.corpus_queries import collect_known_queries
 from model_code.corpus.rows import FROM_FEEDBACK
 from model_code.text.documents import Document
 from model_code.text.headlines import make_headline

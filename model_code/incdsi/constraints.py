@@ -27,7 +27,7 @@ import numpy as np
 
 from model_code.collection.segments.segment import LoadedSegment, SegmentView
 from model_code.collection.segments.solved import MAX_FOUND_RANK, SolvedDocument, SolvedDocuments
-from model_code.corpus.known_queries import query_hash
+from model_code.corpus.corpus_queries import query_hash
 from model_code.files import (
     MANIFEST,
     canonical_json,

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.segments.segment import LoadedSegment
 from model_code.collection.segments.solved import SolvedDocuments
-from model_code.corpus.known_queries import drop_held_out, queries_of_row, query_hash
+from model_code.corpus.corpus_queries import drop_held_out, queries_of_row, query_hash
 from model_code.text.documents import Change, Document, Remove
 from model_code.text.known_queries import (
     KnownQuery,
@@ -231,7 +231,7 @@ def select_by_hash(texts: Sequence[str], hashes: Collection[str]) -> list[str]:
 
     Texts that differ only in case or punctuation have the same hash. The first of them is returned.
 
-    >>> from model_code.corpus.known_queries import query_hash
+    >>> from model_code.corpus.corpus_queries import query_hash
     >>> select_by_hash(["sort a list", "Sort a list?", "cut"], {query_hash("sort a list")})
     ['sort a list']
     """

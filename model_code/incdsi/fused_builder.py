@@ -34,7 +34,7 @@ from model_code.collection.segments.segment import (
     write_segment,
 )
 from model_code.collection.segments.solved import SolvedDocuments
-from model_code.corpus.known_queries import drop_held_out, queries_of_row
+from model_code.corpus.corpus_queries import drop_held_out, queries_of_row
 from model_code.encoding.token_signs import TokenSigns
 from model_code.incdsi.constraints import (
     PreparedConstraints,

@@ -34,7 +34,7 @@ def index(context: StageContext) -> dict[str, Any]:
     known query is one that a document is known to answer. The stage `baselines` has chosen how much
     its words count beside the words of the text, for the BM25 index `bm25_known`.
     """
-    from model_code.corpus.known_queries import CorpusQueries
+    from model_code.corpus.corpus_queries import CorpusQueries
     from model_code.corpus.tables import load_corpus, passage_texts
     from model_code.lexical.index import build_folder
     from model_code.lexical.layout import load_encoder

@@ -358,7 +358,7 @@ def _bm25_passages(
         context: Context of the stage.
         generated_queries: Generated queries by document id, which are appended to the texts.
     """
-    from model_code.corpus.known_queries import CorpusQueries
+    from model_code.corpus.corpus_queries import CorpusQueries
     from model_code.corpus.tables import load_corpus, passage_texts
     from model_code.queries.pseudo_queries import expand_texts
     from model_code.retrieval.indexed import NewPassages

@@ -31,8 +31,8 @@ def run(context: StageContext) -> dict[str, Any]:
         FreshetError: If the source differs from `inputs["lock"]`, or has too many malformed rows.
     """
     from model_code.corpus.build import build_corpus
+    from model_code.corpus.corpus_queries import KNOWN_QUERIES
     from model_code.corpus.judgement_file import open_judged_source
-    from model_code.corpus.known_queries import KNOWN_QUERIES
     from model_code.corpus.reading_notes import READING_NOTES, notes_to_json
     from model_code.corpus.tables import write_table
     from model_code.files import read_json, write_json
@@ -65,7 +65,7 @@ def check(context: StageContext) -> None:
 
     from model_code.checks.rules import require_files
     from model_code.checks.tables import check_known_queries, check_tables
-    from model_code.corpus.known_queries import KNOWN_QUERIES, CorpusQueries
+    from model_code.corpus.corpus_queries import KNOWN_QUERIES, CorpusQueries
     from model_code.corpus.reading_notes import READING_NOTES, notes_from_json
     from model_code.corpus.tables import TABLES
     from model_code.files import read_json

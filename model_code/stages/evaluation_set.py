@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from model_code.context import StageContext
-from model_code.corpus.known_queries import CorpusQueries
+from model_code.corpus.corpus_queries import CorpusQueries
 from model_code.corpus.tables import (
     Corpus,
     Judgements,

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from model_code.collection.generations.encodings import with_encodings
+from model_code.collection.generations.evaluation_segments import with_encodings
 from model_code.collection.generations.generation import (
     Generation,
     trained_documents,

@@ -25,6 +25,7 @@ from model_code.collection.generations.generation import (
 from model_code.collection.generations.generation_store import GenerationStore, default_retriever
 from model_code.collection.generations.generation_store import retrievers as live_retrievers
 from model_code.collection.index.project_ledger import read_feedback, read_forgotten_queries
+from model_code.corpus.corpus_queries import query_hash
 from model_code.corpus.judgement_file import (
     JudgedPair,
     JudgementChanges,
@@ -33,7 +34,6 @@ from model_code.corpus.judgement_file import (
     text_query_id,
     write_judgements,
 )
-from model_code.corpus.known_queries import query_hash
 from model_code.corpus.rows import FROM_FEEDBACK, ORIGIN
 from model_code.corpus.settings import GATE, SPLITS, QuerySplitSettings
 from model_code.corpus.source_ids import renamed_id

@@ -18,10 +18,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from model_code.collection.generations.encodings import judging_segments
+from model_code.collection.generations.evaluation_segments import judging_segments
 from model_code.collection.generations.generation import Generation
 from model_code.collection.generations.generation_store import default_retriever
-from model_code.collection.generations.known_queries import documents_with_known_queries
+from model_code.collection.generations.live_queries import documents_with_known_queries
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index.project_ledger import open_ledger
 from model_code.collection.index.retrain_plan import (

@@ -21,13 +21,13 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from model_code.audit import AuditAction, AuditLog
-from model_code.collection.generations.encodings import judging_segments
-from model_code.collection.generations.known_queries import documents_with_known_queries
+from model_code.collection.generations.evaluation_segments import judging_segments
+from model_code.collection.generations.live_queries import documents_with_known_queries
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.index.project_ledger import open_ledger
 from model_code.collection.ledger.tasks import TaskKind, TaskState
-from model_code.corpus.known_queries import TRAINING_SPLIT, query_hash
+from model_code.corpus.corpus_queries import TRAINING_SPLIT, query_hash
 from model_code.corpus.settings import GATE
 from model_code.corpus.tables import (
     Corpus,

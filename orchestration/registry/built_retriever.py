@@ -15,7 +15,7 @@ import model_code
 from model_code.collection.backup.backup import link
 from model_code.collection.ledger.events import Position
 from model_code.context import left_out_reason
-from model_code.corpus.known_queries import KNOWN_QUERIES
+from model_code.corpus.corpus_queries import KNOWN_QUERIES
 from model_code.errors import FreshetError
 from model_code.files import canonical_json, hash_path, read_json
 from model_code.project import Project

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from model_code.collection.generations.encodings import judging_segments
+from model_code.collection.generations.evaluation_segments import judging_segments
 from model_code.collection.generations.generation import Generation
 from model_code.collection.generations.generation_store import GenerationStore
-from model_code.collection.generations.known_queries import documents_with_known_queries
+from model_code.collection.generations.live_queries import documents_with_known_queries
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.segments.documents import ENCODER, HIERARCHY, INDEX
 from model_code.context import StageContext
-from model_code.corpus.known_queries import KNOWN_QUERIES, CorpusQueries, drop_held_out
+from model_code.corpus.corpus_queries import KNOWN_QUERIES, CorpusQueries, drop_held_out
 from model_code.corpus.settings import GATE
 from model_code.evaluation.promotion import (
     Verdict,

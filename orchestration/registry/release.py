@@ -23,7 +23,7 @@ from model_code.collection.generations.generation_store import (
 )
 from model_code.collection.index.builds import MODEL_VERSION, open_build
 from model_code.collection.ledger.events import Position
-from model_code.corpus.known_queries import KNOWN_QUERIES
+from model_code.corpus.corpus_queries import KNOWN_QUERIES
 from model_code.errors import FreshetError
 from model_code.evaluation.promotion import Verdict
 from model_code.project import Project

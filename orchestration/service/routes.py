@@ -31,7 +31,7 @@ from freshet.results import (
     UploadResult,
 )
 from model_code.collection.generations.generation_store import retrievers
-from model_code.collection.generations.known_queries import ShownQueries
+from model_code.collection.generations.live_queries import ShownQueries
 from model_code.collection.generations.query_options import QueryOptions
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index.live_index import LiveIndex

@@ -35,7 +35,7 @@ from prometheus_client.core import GaugeMetricFamily
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.ledger.events import Opinion
 from model_code.collection.segments.documents import ENCODER, HIERARCHY, INDEX
-from model_code.corpus.known_queries import query_hash
+from model_code.corpus.corpus_queries import query_hash
 from model_code.errors import FreshetError
 from model_code.evaluation.agreement import DEFAULT_DEPTH, overlap_at, rank_biased_overlap
 from model_code.files import read_json

@@ -12,7 +12,7 @@ import pytest
 
 from experiments import known_words
 from experiments.composed import add_known_words, run
-from model_code.corpus.known_queries import KNOWN_QUERIES
+from model_code.corpus.corpus_queries import KNOWN_QUERIES
 from model_code.corpus.tables import load_corpus
 from model_code.errors import FreshetError
 from model_code.files import read_json, write_text

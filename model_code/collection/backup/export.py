@@ -31,12 +31,12 @@ from typing import Any
 
 from model_code.collection.generations.generation import Generation, live_rows
 from model_code.collection.generations.generation_store import GenerationStore, default_retriever
-from model_code.collection.generations.known_queries import ShownQueries, live_known_queries
+from model_code.collection.generations.live_queries import ShownQueries, live_known_queries
 from model_code.collection.index.project_ledger import open_ledger_if_exists
 from model_code.collection.ledger.states import LedgerView
 from model_code.collection.segments.documents import COLUMNS, document_from_row
 from model_code.corpus.clean_rows import document_to_row
-from model_code.corpus.known_queries import query_hash
+from model_code.corpus.corpus_queries import query_hash
 from model_code.corpus.rows import ORIGIN
 from model_code.corpus.settings import ColumnSettings, CorpusSettings
 from model_code.errors import FreshetError

@@ -24,7 +24,7 @@ from model_code.collection.segments.documents import (
     write_documents,
 )
 from model_code.collection.segments.placements import Placements, recenter_hierarchy
-from model_code.corpus.known_queries import KNOWN_QUERIES
+from model_code.corpus.corpus_queries import KNOWN_QUERIES
 from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import MANIFEST, read_json
 from model_code.hierarchy.tree import DOCUMENT_IDS, SUMMARY, TENSORS, TOPICS, Hierarchy

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from model_code.collection.generations.encodings import with_encodings
+from model_code.collection.generations.evaluation_segments import with_encodings
 from model_code.collection.generations.generation import verify_checksums_on_error
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.segments.solved import solved_ids

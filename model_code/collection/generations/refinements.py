@@ -14,7 +14,7 @@ from model_code.collection.generations.generation import (
 )
 from model_code.collection.segments.refined import RefinedDocuments
 from model_code.collection.segments.solved import SolvedDocument, SolvedDocuments, SolvedSummary
-from model_code.corpus.known_queries import query_hash
+from model_code.corpus.corpus_queries import query_hash
 
 
 def solved_documents(generation: Generation) -> list[SolvedDocument]:

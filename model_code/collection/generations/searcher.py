@@ -41,7 +41,7 @@ from model_code.collection.segments.segment import (
     SegmentView,
     open_segment,
 )
-from model_code.corpus.known_queries import drop_held_out
+from model_code.corpus.corpus_queries import drop_held_out
 from model_code.errors import FreshetError
 from model_code.retrieval.diversity import diversify, term_similarities
 from model_code.retrieval.id_map import AllowedDocuments

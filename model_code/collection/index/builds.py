@@ -13,7 +13,7 @@ from model_code.collection.generations.generation_store import (
     GenerationStore,
     set_default_retriever,
 )
-from model_code.collection.generations.known_queries import live_known_queries
+from model_code.collection.generations.live_queries import live_known_queries
 from model_code.collection.index.builder_factory import make_generation_builder
 from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.index.pending_changes import apply_pending

@@ -70,7 +70,7 @@ from model_code.collection.segments.documents import document_from_row
 from model_code.collection.segments.field_index import FieldIndex
 from model_code.corpus.clean_rows import CleanRows, RawRow, clean_rows, locate_rows
 from model_code.corpus.cleaning import is_possible_id
-from model_code.corpus.known_queries import query_hash
+from model_code.corpus.corpus_queries import query_hash
 from model_code.corpus.rows import RefusedRow, Rejection, Row, printable
 from model_code.corpus.settings import CorpusSettings
 from model_code.errors import FreshetError

@@ -54,7 +54,7 @@ from model_code.collection.ledger.states import (
     select_events,
 )
 from model_code.collection.ledger.tasks import TaskTable
-from model_code.corpus.known_queries import query_hash
+from model_code.corpus.corpus_queries import query_hash
 from model_code.corpus.rows import Rejection
 from model_code.errors import FreshetError
 from model_code.files import hash_text

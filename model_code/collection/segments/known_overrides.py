@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from model_code.collection.ledger.events import Feedback, Opinion
-from model_code.corpus.known_queries import (
+from model_code.corpus.corpus_queries import (
     drop_held_out,
     query_from_row,
     query_hash,

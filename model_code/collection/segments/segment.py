@@ -41,7 +41,7 @@ from model_code.collection.segments.known_overrides import KnownOverrides
 from model_code.collection.segments.placements import Placements
 from model_code.collection.segments.refined import RefinedDocuments
 from model_code.collection.segments.solved import SolvedDocuments, solved_ids
-from model_code.corpus.known_queries import (
+from model_code.corpus.corpus_queries import (
     KNOWN_QUERIES,
     CorpusQueries,
     drop_held_out,

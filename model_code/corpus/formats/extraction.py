@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from model_code.corpus.formats.encodings import DecodedText
+from model_code.corpus.formats.character_sets import DecodedText
 from model_code.corpus.reading_notes import NoteKind
 
 # Letters and digits. An underscore separates words, because Markdown emphasises with it.

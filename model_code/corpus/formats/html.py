@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from model_code.corpus.formats.encodings import decode_text
+from model_code.corpus.formats.character_sets import decode_text
 from model_code.corpus.formats.extraction import Extraction
 from model_code.corpus.formats.front_matter import (
     FrontMatter,

@@ -12,7 +12,7 @@ from email.utils import parsedate_to_datetime
 from itertools import chain
 from typing import Any
 
-from model_code.corpus.formats.encodings import decode_text
+from model_code.corpus.formats.character_sets import decode_text
 from model_code.corpus.formats.extraction import Extraction, count_words
 from model_code.corpus.formats.html import list_page_text, read_markup
 from model_code.corpus.rows import RowError

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from model_code.corpus.formats.encodings import decode_text
+from model_code.corpus.formats.character_sets import decode_text
 from model_code.corpus.formats.extraction import (
     Extraction,
     count_words,

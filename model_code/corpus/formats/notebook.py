@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from model_code.corpus.formats.encodings import decode_text
+from model_code.corpus.formats.character_sets import decode_text
 from model_code.corpus.formats.extraction import Extraction
 from model_code.corpus.formats.html import escape_headings, list_page_text, read_markup
 from model_code.corpus.formats.markdown import read_markdown_text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from model_code.corpus.formats.encodings import decode_text
+from model_code.corpus.formats.character_sets import decode_text
 from model_code.corpus.formats.extraction import Extraction
 from model_code.corpus.formats.titles import clean_title
 from model_code.corpus.rows import RowError

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from freshet.results import ReadingNote
-from model_code.corpus.formats.encodings import detect_encoding
+from model_code.corpus.formats.character_sets import detect_encoding
 from model_code.corpus.rows import RefusedRow, Row, RowError, Table, printable
 from model_code.corpus.sources.document_files import DOCUMENT_SUFFIXES
 from model_code.errors import FreshetError

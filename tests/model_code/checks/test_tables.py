@@ -9,7 +9,7 @@ import pytest
 from model_code.checks.tables import check_tables
 from model_code.context import StageContext
 from model_code.corpus.build import build_corpus
-from model_code.corpus.known_queries import KNOWN_QUERIES, CorpusQueries, query_hash
+from model_code.corpus.corpus_queries import KNOWN_QUERIES, CorpusQueries, query_hash
 from model_code.corpus.settings import CorpusSettings
 from model_code.corpus.tables import make_table, write_table
 from model_code.errors import FreshetError

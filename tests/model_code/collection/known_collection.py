@@ -10,7 +10,7 @@ import pandas as pd
 
 from benchmarks.opened_build import open_generation_zero
 from model_code.collection.generations.searcher import Searcher
-from model_code.corpus.known_queries import KNOWN_QUERIES, CorpusQueries, query_hash
+from model_code.corpus.corpus_queries import KNOWN_QUERIES, CorpusQueries, query_hash
 from model_code.retrieval.bm25 import build_folders
 from model_code.retrieval.bm25_known import KnownWords
 from model_code.retrieval.index_settings import Bm25Settings

@@ -18,7 +18,7 @@ from model_code.collection.index.builder_factory import additions_folder
 from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.ledger.events import Feedback, Opinion
 from model_code.collection.sync.sync import sync
-from model_code.corpus.known_queries import KNOWN_QUERIES, CorpusQueries
+from model_code.corpus.corpus_queries import KNOWN_QUERIES, CorpusQueries
 from model_code.corpus.sources.files import write_snapshot
 from model_code.errors import FreshetError, SettingsError
 from model_code.incdsi import constraints

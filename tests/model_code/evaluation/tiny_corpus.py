@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from model_code.corpus.known_queries import KNOWN_QUERIES, collect_known_queries
+from model_code.corpus.corpus_queries import KNOWN_QUERIES, collect_known_queries
 from model_code.corpus.tables import load_corpus
 from model_code.hierarchy.tree import Hierarchy
 

@@ -21,7 +21,7 @@ from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.index.pending_changes import collect_changes
 from model_code.collection.ledger.events import EventKind, Feedback, Opinion
 from model_code.collection.ledger.states import Event
-from model_code.corpus.known_queries import KNOWN_QUERIES, CorpusQueries, query_hash
+from model_code.corpus.corpus_queries import KNOWN_QUERIES, CorpusQueries, query_hash
 from model_code.incdsi.earned_queries import select_queries_to_solve
 from model_code.project import Project
 from model_code.retrieval.bm25_known import KnownWords

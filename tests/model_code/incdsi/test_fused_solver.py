@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize as scipy_minimize
 
-from model_code.collection.generations.encodings import judging_segments
+from model_code.collection.generations.evaluation_segments import judging_segments
 from model_code.collection.generations.refinements import (
     documents_solved_with,
     refinement_statuses,
@@ -27,7 +27,7 @@ from model_code.collection.segments.documents import INDEX
 from model_code.collection.segments.known_overrides import LaterEvidence
 from model_code.collection.segments.segment import BaseSegment
 from model_code.collection.segments.solved import SolvedDocument, SolvedDocuments, SolvedSummary
-from model_code.corpus.known_queries import KNOWN_QUERIES, CorpusQueries, query_hash
+from model_code.corpus.corpus_queries import KNOWN_QUERIES, CorpusQueries, query_hash
 from model_code.encoding.encoder import Encoder
 from model_code.encoding.token_signs import TokenSigns, pack_signs
 from model_code.files import deferred_fsync

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 
 from model_code.context import StageContext
-from model_code.corpus.known_queries import KNOWN_QUERIES, CorpusQueries
+from model_code.corpus.corpus_queries import KNOWN_QUERIES, CorpusQueries
 from model_code.errors import FingerprintMismatch, FreshetError
 from model_code.files import hash_path, read_json, write_json, write_manifest
 from model_code.lexical.encoder import Sparse

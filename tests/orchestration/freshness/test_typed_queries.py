@@ -10,8 +10,8 @@ import pytest
 
 from model_code.collection.ledger.events import Feedback
 from model_code.corpus.build import BuiltCorpus, build_corpus
+from model_code.corpus.corpus_queries import KNOWN_QUERIES, CorpusQueries, query_hash
 from model_code.corpus.judgement_file import JudgedPair, record_judgements, text_query_id
-from model_code.corpus.known_queries import KNOWN_QUERIES, CorpusQueries, query_hash
 from model_code.corpus.settings import CorpusSettings, QuerySplitSettings
 from model_code.corpus.sources.files import SnapshotSource
 from model_code.corpus.tables import load_corpus, make_table, read_public_queries, write_table

@@ -24,7 +24,7 @@ from model_code.collection.index.live_index import LiveIndex
 from model_code.collection.index.project_ledger import WRITER_LOCK
 from model_code.collection.ledger.events import Feedback
 from model_code.collection.sync.inbox import receive_inbox
-from model_code.corpus.known_queries import KNOWN_QUERIES, CorpusQueries
+from model_code.corpus.corpus_queries import KNOWN_QUERIES, CorpusQueries
 from model_code.corpus.sources.files import write_snapshot
 from model_code.errors import FreshetError
 from model_code.files import write_json

@@ -27,7 +27,7 @@ from model_code.collection.backup.export import (
 from model_code.collection.backup.import_ import import_project
 from model_code.collection.forget import forget_query
 from model_code.collection.generations.generation import REMOVED
-from model_code.collection.generations.known_queries import live_known_queries
+from model_code.collection.generations.live_queries import live_known_queries
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.index.live_index import LiveIndex, forecast_changes
 from model_code.collection.index.project_ledger import read_feedback

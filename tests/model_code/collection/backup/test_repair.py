@@ -23,7 +23,7 @@ from model_code.collection.index.project_ledger import open_ledger, read_feedbac
 from model_code.collection.ledger.events import Feedback, LedgerCursor, Position
 from model_code.collection.ledger.ledger import Ledger
 from model_code.collection.ledger.salvage import salvage_changes
-from model_code.corpus.known_queries import query_hash
+from model_code.corpus.corpus_queries import query_hash
 from model_code.errors import Damaged, FreshetError
 from model_code.project import Project
 from model_code.text.documents import Document

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from model_code.collection.generations.generation_builder import GenerationBuilder
-from model_code.collection.generations.known_queries import documents_with_known_queries
+from model_code.collection.generations.live_queries import documents_with_known_queries
 from model_code.collection.generations.raised_hits import is_raised_by_known_queries
 from model_code.collection.generations.searcher import Searcher
 from model_code.collection.ledger.events import Feedback, Opinion
 from model_code.collection.segments.known_overrides import LaterEvidence, evidence_of_feedback
-from model_code.corpus.known_queries import query_hash
+from model_code.corpus.corpus_queries import query_hash
 from model_code.retrieval.bm25 import Bm25Retriever
 from model_code.retrieval.bm25_index import Bm25Index
 from model_code.retrieval.fused import FusedSearch, Fusion

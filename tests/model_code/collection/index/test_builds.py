@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from model_code.collection.generations.build import BuildArtifacts
-from model_code.collection.generations.known_queries import live_known_queries
+from model_code.collection.generations.live_queries import live_known_queries
 from model_code.collection.index.builder_factory import additions_folder
 from model_code.collection.index.builds import open_build
 from model_code.collection.index.project_ledger import open_ledger
 from model_code.collection.ledger.events import Feedback, Opinion, Position
-from model_code.corpus.known_queries import KNOWN_QUERIES, CorpusQueries
+from model_code.corpus.corpus_queries import KNOWN_QUERIES, CorpusQueries
 from model_code.files import MANIFEST
 from model_code.project import Project
 from model_code.text.known_queries import KnownQuery, QuerySource

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from model_code.corpus.formats.encodings import decode_text, detect_encoding
+from model_code.corpus.formats.character_sets import decode_text, detect_encoding
 from model_code.corpus.rows import RowError
 
 POLISH = "Źródło rzeki leży w górach, a ujście wpływa do morza. Każda łódź musi mieć światła."

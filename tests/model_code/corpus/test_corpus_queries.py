@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from model_code.corpus.known_queries import CorpusQueries, collect_known_queries, query_hash
+from model_code.corpus.corpus_queries import CorpusQueries, collect_known_queries, query_hash
 from model_code.text.documents import Document
 from model_code.text.known_queries import QuerySource, resolve_queries
 

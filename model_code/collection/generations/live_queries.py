@@ -22,7 +22,7 @@ from model_code.collection.segments.documents import (
     row_queries,
     select_judged,
 )
-from model_code.corpus.known_queries import KNOWN_QUERIES, CorpusQueries, drop_held_out
+from model_code.corpus.corpus_queries import KNOWN_QUERIES, CorpusQueries, drop_held_out
 from model_code.text.known_queries import KnownQuery, by_document, resolve_queries
 
 
