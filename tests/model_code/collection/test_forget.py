@@ -91,7 +91,7 @@ def add_limited(index: LiveIndex, owner: str) -> None:
 
 def vector_bytes(index: LiveIndex, text: str) -> bytes:
     """The bytes of a query's vector."""
-    return index.builder.searcher.base.dense.encoder.pytorch.encode([text])[0].tobytes()
+    return index.builder.searcher.base.dense.encoder.pytorch.encode_queries([text])[0].tobytes()
 
 
 def files_with_bytes(folder: Path, content: bytes) -> list[str]:
