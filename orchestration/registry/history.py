@@ -51,15 +51,22 @@ def append(
 
 
 def read(project: Project) -> list[dict[str, Any]]:
-    """Read all lines, oldest first. A line that a crash cut off is left out."""
+    """Read all lines, oldest first. A line that a crash cut off is left out.
+
+    Keys that verdicts of earlier versions lack are added with empty values.
+    """
     path = project.promotions
     if not path.exists():
         return []
 
     lines = []
-    for text in path.read_text(encoding="utf-8").splitlines():
+    # `splitlines` would also split at U+2028, which JSON allows within a text.
+    for text in path.read_text(encoding="utf-8").split("\n"):
         with suppress(json.JSONDecodeError):
-            lines.append(json.loads(text))
+            line = json.loads(text)
+            if line.get("verdict") is not None:
+                line["verdict"] = {"by_known_queries": {}, "findings": [], **line["verdict"]}
+            lines.append(line)
     return lines
 
 

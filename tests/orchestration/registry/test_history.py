@@ -18,7 +18,8 @@ def test_history_is_empty_at_first(project):
 
 
 def test_lines_are_read_in_order(project):
-    history.append(project, "promote", None, "1", {"passed": True})
+    verdict = {"passed": True, "by_known_queries": {}, "findings": ["below bm25_known"]}
+    history.append(project, "promote", None, "1", verdict)
     history.append(project, "rollback", "1", "2", None)
 
     promotion, rollback = history.read(project)
@@ -26,7 +27,7 @@ def test_lines_are_read_in_order(project):
     assert promotion["action"] == "promote"
     assert promotion["from"] is None
     assert promotion["to"] == "1"
-    assert promotion["verdict"] == {"passed": True}
+    assert promotion["verdict"] == verdict
     assert rollback["action"] == "rollback"
     assert rollback["from"] == "1"
     assert rollback["to"] == "2"
@@ -65,3 +66,21 @@ def test_refusal_is_repeated(project):
     history.append(project, "refuse", "1", "2", None)
 
     assert len(history.read(project)) == 2
+
+
+def test_verdict_of_an_earlier_version_gets_the_missing_keys(project):
+    history.append(project, "promote", None, "1", {"passed": True, "reasons": ["better"]})
+
+    assert history.last_verdict(project)["verdict"] == {
+        "passed": True,
+        "reasons": ["better"],
+        "by_known_queries": {},
+        "findings": [],
+    }
+
+
+def test_line_separator_within_a_text_ends_no_line(project):
+    verdict = {"passed": False, "reasons": ["a\u2028b"]}
+    history.append(project, "refuse", None, "1", verdict)
+
+    assert history.last_verdict(project)["verdict"]["reasons"] == ["a\u2028b"]
