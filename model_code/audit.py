@@ -146,7 +146,8 @@ class AuditLog:
         if not self.path.is_file():
             return []
         entries = []
-        for line in self.path.read_text(encoding="utf-8").splitlines():
+        # `splitlines` would also split at U+2028, which JSON allows within a text.
+        for line in self.path.read_text(encoding="utf-8").split("\n"):
             with suppress(ValueError):
                 values = json.loads(line)
                 values["events"] = tuple((first, last) for first, last in values["events"])

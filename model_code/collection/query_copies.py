@@ -162,7 +162,8 @@ def _lines_have_query(path: Path, matcher: QueryMatcher, keys: Set[str]) -> bool
     """
     if not path.is_file():
         return False
-    for line in _read_text(path).splitlines():
+    # `splitlines` would also split at U+2028, which JSON allows within a text.
+    for line in _read_text(path).split("\n"):
         try:
             has_query = matcher.is_within(json.loads(line), keys)
         except ValueError:

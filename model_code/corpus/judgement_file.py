@@ -101,7 +101,8 @@ def read_judgements(path: Path) -> list[JudgedPair]:
         ) from None
 
     pairs: dict[tuple[str, str], JudgedPair] = {}
-    for number, line in enumerate(text.splitlines(), start=1):
+    # `splitlines` would also split at U+2028, which JSON allows within a text.
+    for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             pair = _parse_line(line, f"{path.name}:{number}")
             pairs[pair.key] = pair

@@ -71,6 +71,12 @@ def test_cut_off_line_is_skipped_and_not_continued(log):
     assert [entry.events for entry in log.read()] == [((1, 1),), ((2, 2),)]
 
 
+def test_line_separator_within_a_text_ends_no_line(log):
+    log.append(AuditAction.PUT, 1, [1], detail="a\u2028b")
+
+    assert [entry.detail for entry in log.read()] == ["a\u2028b"]
+
+
 def test_unwritable_log_is_reported(log, caplog):
     log.path.mkdir(parents=True)
 

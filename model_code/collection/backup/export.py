@@ -321,7 +321,8 @@ def _promotions(project: Project) -> Iterator[dict[str, Any]]:
     """
     if not project.promotions.is_file():
         return
-    for line in project.promotions.read_text(encoding="utf-8").splitlines():
+    # `splitlines` would also split at U+2028, which JSON allows within a text.
+    for line in project.promotions.read_text(encoding="utf-8").split("\n"):
         try:
             yield json.loads(line)
         except ValueError:

@@ -293,6 +293,16 @@ def test_remaining_copies_of_a_query_are_named(index: LiveIndex, name: str, mess
         forget_query(index, SECRET)
 
 
+def test_copy_with_a_line_separator_is_named(index: LiveIndex) -> None:
+    row = {"query_id": "q", "text": "who is\u2028Jane Doe"}
+    path = index.project.root / "imported" / "queries.jsonl"
+    path.parent.mkdir()
+    path.write_text(json.dumps(row, ensure_ascii=False) + "\n")
+
+    with pytest.raises(FreshetError, match="queries.jsonl, which has it"):
+        forget_query(index, SECRET)
+
+
 def test_files_without_the_query_are_not_named(index: LiveIndex) -> None:
     root = index.project.root
     row = {"id": SECRET, "title": SECRET, "text": SECRET, "queries": ["who is Jane"]}

@@ -53,6 +53,12 @@ def test_recorded_judgements_are_read_back(path):
     assert read_judgements(path) == [TEA, JudgedPair("Fern?", "oven.md", 0)]
 
 
+def test_question_with_a_line_separator_is_read_back(path):
+    path.write_text('{"question": "hot\u2028tea", "document_id": "tea.md", "relevance": 1}\n')
+
+    assert read_judgements(path) == [JudgedPair("hot\u2028tea", "tea.md", 1)]
+
+
 def test_file_that_is_not_utf8_is_refused(path):
     path.write_bytes('{"question": "café", "document_id": "tea.md"}\n'.encode("latin-1"))
 
