@@ -416,8 +416,10 @@ def _record_feedback(service: Service, request: models.FeedbackRequest) -> str:
 
     query = _single_spaced(request.query)
     # The opinion records whether only known queries brought the hit up. It then says little about
-    # how the retriever ranks the document.
-    raised = service.search(RaisedCheck(query, request.document_id))
+    # how the retriever ranks the document. A thumb down counts in any case.
+    raised = False
+    if request.verdict != Opinion.DOWN:
+        raised = service.search(RaisedCheck(query, request.document_id))
     feedback = Feedback(
         query=query,
         document_id=request.document_id,

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from weakref import WeakKeyDictionary
 
 from model_code.collection.generations.evaluation_segments import with_encodings
 from model_code.collection.generations.generation import verify_checksums_on_error
 from model_code.collection.generations.searcher import Searcher
-from model_code.collection.segments.solved import solved_ids
 from model_code.retrieval.protocol import Ranking
 
 SHOWN_HITS = 10
@@ -20,6 +20,12 @@ SHOWN_HITS = 10
 
 MAX_FEEDBACK_RANK = 100
 """Largest depth of the search that checks whether a hit is only due to known queries."""
+
+MAX_CACHED_ANSWERS = 1000
+"""Largest number of answers that are kept for a searcher."""
+
+_answers: WeakKeyDictionary[Searcher, dict[tuple[str, str], bool]] = WeakKeyDictionary()
+"""Answers of `is_raised_by_known_queries` by searcher, then by query and document id."""
 
 
 def is_raised_by_known_queries(searcher: Searcher, text: str, document_id: str) -> bool:
@@ -33,11 +39,26 @@ def is_raised_by_known_queries(searcher: Searcher, text: str, document_id: str) 
     The first hits end with the document, and are at least `SHOWN_HITS` and at most
     `MAX_FEEDBACK_RANK`.
 
+    Answers are kept, so that a client that sends the same opinion again costs no further search.
+
     Args:
         searcher: Searcher of the generation that showed the hit.
         text: Text of the query.
         document_id: Id of the document that the hit showed.
     """
+    answers = _answers.setdefault(searcher, {})
+    key = (text, document_id)
+    answer = answers.get(key)
+    if answer is None:
+        answer = _is_raised(searcher, text, document_id)
+        if len(answers) >= MAX_CACHED_ANSWERS:
+            answers.clear()
+        answers[key] = answer
+    return answer
+
+
+def _is_raised(searcher: Searcher, text: str, document_id: str) -> bool:
+    """Compute the answer of `is_raised_by_known_queries`."""
     is_solved = _is_solved(searcher, document_id)
     ignores_known_words = searcher.plain_retriever is not searcher.retriever
     if not is_solved and not ignores_known_words:
@@ -60,7 +81,7 @@ def _is_solved(searcher: Searcher, document_id: str) -> bool:
     """Return whether IncDSI solved the vector of a live document."""
     with verify_checksums_on_error(searcher.generation):
         view = searcher.find_view(document_id)
-        return view is not None and document_id in solved_ids(view.segment.folder)
+        return view is not None and document_id in view.segment.solved_ids
 
 
 def _search_by_encoding(searcher: Searcher, text: str, document_id: str, depth: int) -> Ranking:

@@ -159,6 +159,11 @@ class LoadedSegment:
         return Placements.load(self.folder)
 
     @cached_property
+    def solved_ids(self) -> frozenset[str]:
+        """Ids of the documents whose vectors IncDSI solved."""
+        return solved_ids(self.folder)
+
+    @cached_property
     def content_hashes(self) -> dict[str, str]:
         """Content hash of each document, by document id."""
         return dict(zip(*read_columns(self.documents, "document_id", "content_hash"), strict=True))

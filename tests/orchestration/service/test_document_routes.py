@@ -711,3 +711,25 @@ def test_opinion_records_whether_known_queries_raised_the_hit(serve, monkeypatch
     # The service finds the rank itself: a client could state any.
     assert asked == [("red apple", "a")]
     assert recorded == [Feedback("red apple", "a", "up", rank=3, raised=raised)]
+
+
+def test_thumb_down_costs_no_search(serve, monkeypatch):
+    asked = []
+    recorded = []
+
+    def is_raised(searcher, text, document_id):
+        asked.append(text)
+        return True
+
+    def record(feedback):
+        recorded.append(feedback)
+        return feedback.verdict
+
+    ledger = SimpleNamespace(record_feedback=record)
+    monkeypatch.setattr(raised_hits, "is_raised_by_known_queries", is_raised)
+    monkeypatch.setattr(FakeCollection, "ledger", ledger, raising=False)
+
+    serve().post("/feedback", json={"query": "apple", "document_id": "a", "verdict": "down"})
+
+    assert asked == []
+    assert recorded == [Feedback("apple", "a", "down")]

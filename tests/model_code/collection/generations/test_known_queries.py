@@ -19,6 +19,7 @@ from model_code.corpus.corpus_queries import query_hash
 from model_code.retrieval.bm25 import Bm25Retriever
 from model_code.retrieval.bm25_index import Bm25Index
 from model_code.retrieval.fused import FusedSearch, Fusion
+from model_code.retrieval.protocol import Ranking
 from model_code.text.documents import Document, Remove
 from model_code.text.known_queries import (
     KnownQuery,
@@ -254,6 +255,28 @@ def test_hit_that_only_known_queries_raised(builder: GenerationBuilder) -> None:
     assert is_raised_by_known_queries(searcher, "free some space", "rm")
     assert not is_raised_by_known_queries(searcher, "delete files", "rm")
     assert not is_raised_by_known_queries(searcher, "delete some files", "rm")
+
+
+def test_opinion_that_is_sent_again_costs_no_search(
+    builder: GenerationBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[str] = []
+    search = Bm25Index.search
+
+    def record_search(index: Bm25Index, texts: Sequence[str], k: int) -> list[Ranking]:
+        searched.extend(texts)
+        return search(index, texts, k)
+
+    monkeypatch.setattr(Bm25Index, "search", record_search)
+    searcher = builder.searcher
+    assert is_raised_by_known_queries(searcher, "free some space", "rm")
+    before = list(searched)
+    assert is_raised_by_known_queries(searcher, "free some space", "rm")
+    assert searched == before
+
+    builder.apply([page("df", "Show free space of disks.")], up_to(1), {})
+    is_raised_by_known_queries(builder.searcher, "free some space", "rm")
+    assert len(searched) > len(before)
 
 
 def test_evaluation_can_leave_feedback_out(builder: GenerationBuilder) -> None:
