@@ -31,13 +31,15 @@ _answers: WeakKeyDictionary[Searcher, dict[tuple[str, str], bool]] = WeakKeyDict
 def is_raised_by_known_queries(searcher: Searcher, text: str, document_id: str) -> bool:
     """Return whether a hit was shown only because of known queries of documents.
 
-    This is the case if a search without what they change does not show the document among the first
-    hits. In this search, BM25 ignores the words of known queries. If the vector of the document was
-    solved, for this query or any others, its encoding replaces it. Both are done at once, because a
-    query that earned the document changes both.
+    This is the case if the live search finds the document among the first hits, and a search
+    without what known queries change does not. In the second search, BM25 ignores the words of
+    known queries. If the vector of the document was solved, for this query or any others, its
+    encoding replaces it. Both are done at once, because a query that earned the document changes
+    both.
 
-    The first hits end with the document, and are at least `SHOWN_HITS` and at most
-    `MAX_FEEDBACK_RANK`.
+    The first hits end with the document, and are at least `SHOWN_HITS`. If the live search does not
+    find the document among `MAX_FEEDBACK_RANK` hits, then known queries did not raise it. It was
+    shown for another reason, such as a filter.
 
     Answers are kept, so that a client that sends the same opinion again costs no further search.
 
@@ -66,9 +68,9 @@ def _is_raised(searcher: Searcher, text: str, document_id: str) -> bool:
 
     (ranking,) = searcher.retriever.search([text], MAX_FEEDBACK_RANK)
     found_ids = [found_id for found_id, _ in ranking]
-    depth = MAX_FEEDBACK_RANK
-    if document_id in found_ids:
-        depth = max(found_ids.index(document_id) + 1, SHOWN_HITS)
+    if document_id not in found_ids:
+        return False
+    depth = max(found_ids.index(document_id) + 1, SHOWN_HITS)
 
     if is_solved:
         ranking = _search_by_encoding(searcher, text, document_id, depth)

@@ -257,6 +257,14 @@ def test_hit_that_only_known_queries_raised(builder: GenerationBuilder) -> None:
     assert not is_raised_by_known_queries(searcher, "delete some files", "rm")
 
 
+def test_hit_that_only_a_filter_shows_was_not_raised(builder: GenerationBuilder) -> None:
+    """The live search without the filter does not find it, so known queries do not raise it."""
+    searcher = builder.searcher
+
+    assert found(searcher, "free some space") == ["rm"]
+    assert not is_raised_by_known_queries(searcher, "free some space", "wc")
+
+
 def test_opinion_that_is_sent_again_costs_no_search(
     builder: GenerationBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
