@@ -211,9 +211,13 @@ def select_queries(
 def merge_near_duplicates(resolved: Sequence[KnownQuery], most: int) -> list[KnownQuery]:
     """Merge near-duplicates among the queries of one document.
 
-    The queries are visited in their order. Each one is merged into the first kept query of which it
-    is a near-duplicate. Without such a query it is kept itself. To be a near-duplicate is no
-    equivalence relation, so the order decides; it follows from the set of queries.
+    The queries are visited in their order, but public ones come first among the first `most`. Each
+    query is merged into the first kept query of which it is a near-duplicate. Without such a query
+    it is kept itself. To be a near-duplicate is no equivalence relation, so the order decides; it
+    follows from the set of queries.
+
+    So a public query keeps its text and source beside a near-duplicate with more thumbs. If IncDSI
+    solves the vector of the document, a judged query is then not left out.
 
     The weights of public queries are added. Of all merged queries that come from feedback alone,
     the largest weight is added. One person may have given thumbs to several of them, and a person
@@ -231,8 +235,12 @@ def merge_near_duplicates(resolved: Sequence[KnownQuery], most: int) -> list[Kno
         The kept queries with the weights of all queries that were merged, by descending weight,
         ascending date and ascending text.
     """
+    # Queries after the first `most` stay behind them, so that many public queries with little
+    # evidence cannot displace thumbs with more evidence.
+    heaviest = sorted(resolved[:most], key=lambda query: not query.is_public)
+
     clusters: list[list[KnownQuery]] = []
-    for query in resolved:
+    for query in [*heaviest, *resolved[most:]]:
         for cluster in clusters:
             kept = cluster[0]
             if is_near_duplicate(query.words, kept.words):

@@ -651,6 +651,16 @@ def test_judged_queries_count_beside_earned_ones_only() -> None:
     }
 
 
+def test_near_duplicate_with_more_thumbs_replaces_no_judged_query() -> None:
+    judged = evidence("how to sort a list", QuerySource.QRELS)
+    near_duplicate = evidence("how to sort a list quickly", QuerySource.FEEDBACK, weight=2)
+    earned = evidence("order rows", QuerySource.FEEDBACK)
+
+    hashes = select_queries_to_solve([judged, near_duplicate, earned], KnownQueryLimits())
+
+    assert hashes == {query_hash("how to sort a list"), query_hash("order rows")}
+
+
 def test_build_keeps_encodings_without_new_queries() -> None:
     row = evidence("sort a list", QuerySource.ROW)
     thumb = evidence("Sort a list", QuerySource.FEEDBACK)

@@ -4,6 +4,8 @@ result depends on the set of queries alone.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -143,6 +145,24 @@ def test_thumbs_on_near_duplicates_count_once() -> None:
         ("cut a cake", 1.0),
         (texts[0], 1.0),
     ]
+
+
+def test_public_query_keeps_its_text_beside_a_near_duplicate_with_more_thumbs() -> None:
+    judged = KnownQuery("a", "how to sort a list", QuerySource.QRELS)
+    thumbs = KnownQuery("a", "how to sort a list quickly", QuerySource.FEEDBACK, weight=2)
+
+    (selected,) = select_queries([thumbs, judged])
+
+    assert selected == replace(judged, weight=3.0)
+
+
+def test_many_public_queries_displace_no_thumbs() -> None:
+    public = rows(*[f"query{i:05}" for i in range(200)])
+    thumbs = KnownQuery("a", "sort a list", QuerySource.FEEDBACK, weight=2)
+
+    selected = select_queries([*public, thumbs])
+
+    assert selected[0] == thumbs
 
 
 def test_thumb_down_spares_near_duplicates() -> None:
