@@ -226,12 +226,12 @@ def _allowed_variants(
         is_plain: Whether a dev query asks for documents without known queries only, (q,).
 
     Returns:
-        Positions in `variants`, ascending. If no variant has weight 0, or if no query is plain,
-        harm cannot be measured, and all positions are returned.
+        Positions in `variants`, ascending. If no variant has weight 0, or if too few queries are
+        plain, harm cannot be measured, and all positions are returned.
     """
     numbers = range(len(variants))
     without_words = [number for number in numbers if variants[number].weight == 0]
-    if not without_words or not is_plain.any():
+    if not without_words or is_plain.sum() < MIN_LEARNING_QUERIES:
         return list(numbers)
 
     reference_values = values[without_words[0]][is_plain]

@@ -115,6 +115,13 @@ def test_larger_weight_needs_queries_that_can_show_harm(
     assert chosen == weight
 
 
+def test_few_queries_cannot_exclude_the_default() -> None:
+    """The standard error of a single query is 0, so that its loss looks clear."""
+    values = {0.0: (20, 1), 0.25: (20, 0), 0.5: (20, 0), 1.0: (20, 0)}
+
+    assert choose(values, unasked=1) == 0.25
+
+
 def test_smaller_weight_needs_no_queries_that_can_show_harm() -> None:
     values = {0.0: (29, 0), 0.25: (10, 0), 0.5: (30, 0), 1.0: (30, 0)}
 
