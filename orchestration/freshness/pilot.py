@@ -241,7 +241,7 @@ def _train_and_compare(
     _build(workspace, last_stage, show)
     # The live index answers the same queries, on the same documents, and with what a build knows.
     held_out = judging_queries(workspace)
-    known_documents = documents_with_known_queries(generation, held_out)
+    known_documents = documents_with_known_queries(generation, held_out, with_feedback=False)
     with TemporaryDirectory() as encodings:
         live_segments = judging_segments(live, held_out, Path(encodings), with_feedback=False)
         evaluate_segments(

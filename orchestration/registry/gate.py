@@ -181,7 +181,9 @@ def rescore_champion(project: Project, champion: Version) -> Path:
     known_documents: frozenset[str] = frozenset()
     generation = _live_generation(project, champion)
     if generation is not None:
-        known_documents = documents_with_known_queries(generation, judging_queries(project))
+        known_documents = documents_with_known_queries(
+            generation, judging_queries(project), with_feedback=False
+        )
     with TemporaryDirectory() as encodings:
         segments = _champion_segments(project, champion, Path(encodings))
         return evaluate_segments(project, champion.retriever, segments, output, known_documents)

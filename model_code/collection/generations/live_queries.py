@@ -23,7 +23,7 @@ from model_code.collection.segments.documents import (
     select_judged,
 )
 from model_code.corpus.corpus_queries import KNOWN_QUERIES, CorpusQueries, drop_held_out
-from model_code.text.known_queries import KnownQuery, by_document, resolve_queries
+from model_code.text.known_queries import KnownQuery, QuerySource, by_document, resolve_queries
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,17 @@ class ShownQueries:
         return cls(tuple(shown), hidden)
 
 
-def live_known_queries(generation: Generation) -> dict[str, list[KnownQuery]]:
+def live_known_queries(
+    generation: Generation, with_feedback: bool = True
+) -> dict[str, list[KnownQuery]]:
     """Return the known queries of the live documents of a generation, by ascending document id.
 
-    The queries equal the result of `Searcher.known_queries`, in the order of `resolve_queries`.
+    With feedback, the queries equal the result of `Searcher.known_queries`, in the order of
+    `resolve_queries`.
+
+    Args:
+        generation: The generation.
+        with_feedback: Whether feedback counts as evidence.
 
     Raises:
         Damaged: If a file is damaged.
@@ -85,11 +92,13 @@ def live_known_queries(generation: Generation) -> dict[str, list[KnownQuery]]:
                 if document_id not in removed:
                     indexed_evidence = indexed.get(document_id, ())
                     evidence.extend(overrides.get(document_id, indexed_evidence))
+    if not with_feedback:
+        evidence = [query for query in evidence if query.source != QuerySource.FEEDBACK]
     return by_document(resolve_queries(drop_held_out(evidence, held_out)))
 
 
 def documents_with_known_queries(
-    generation: Generation, held_out: frozenset[str]
+    generation: Generation, held_out: frozenset[str], with_feedback: bool = True
 ) -> frozenset[str]:
     """Return the ids of the live documents that have known queries in an evaluation.
 
@@ -97,12 +106,14 @@ def documents_with_known_queries(
         generation: The generation that is evaluated.
         held_out: Hashes of the queries of the evaluation, which it searches without; see
             `query_hash`.
+        with_feedback: Whether the evaluation searches with queries from feedback; see
+            `Searcher.segments_without`.
 
     Raises:
         Damaged: If a file is damaged.
     """
     found: set[str] = set()
-    for document_id, queries in live_known_queries(generation).items():
+    for document_id, queries in live_known_queries(generation, with_feedback).items():
         if drop_held_out(queries, held_out):
             found.add(document_id)
     return frozenset(found)

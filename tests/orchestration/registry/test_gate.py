@@ -21,7 +21,7 @@ from model_code.project import Project
 from model_code.retrieval.dense_index import DenseIndex
 from model_code.text.documents import Document
 from model_code.text.passages import TextRules
-from orchestration.registry import versions
+from orchestration.registry import gate, versions
 from orchestration.registry.gate import (
     JUDGED_BY_TEST_SPLIT,
     NO_JUDGED_QUERIES,
@@ -130,6 +130,25 @@ def test_live_generation_is_scored(project, live_champion):
     scores = load_scores(rescore_champion(project, live_champion), "test").values
 
     assert scores.loc[LATE_QUERY, "nDCG@10"] > 0
+
+
+def test_search_and_groups_leave_feedback_out(project, live_champion, monkeypatch):
+    with_feedback = {}
+
+    def record_groups(generation, held_out, **options):
+        with_feedback["groups"] = options["with_feedback"]
+        return frozenset()
+
+    def record_search(searcher, held_out, folder, **options):
+        with_feedback["search"] = options["with_feedback"]
+        return searcher.segments_without(held_out)
+
+    monkeypatch.setattr(gate, "documents_with_known_queries", record_groups)
+    monkeypatch.setattr(gate, "judging_segments", record_search)
+
+    rescore_champion(project, live_champion)
+
+    assert with_feedback == {"groups": False, "search": False}
 
 
 def test_documents_unknown_to_challenger_are_left_out(project, live_champion):

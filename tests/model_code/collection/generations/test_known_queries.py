@@ -218,6 +218,8 @@ def test_documents_known_by_thumbs_have_known_queries(builder: GenerationBuilder
 
     assert documents_with_known_queries(generation, frozenset()) == {"rm", "wc", "df"}
     assert documents_with_known_queries(generation, held_out) == {"rm", "df"}
+    without_feedback = documents_with_known_queries(generation, frozenset(), with_feedback=False)
+    assert without_feedback == {"rm", "df"}
 
 
 def test_explanation_marks_words_of_known_queries(builder: GenerationBuilder) -> None:
