@@ -416,17 +416,20 @@ class LossLimit:
 
     Attributes:
         reference: Metric of each of q dev queries by the fusion without words of known queries,
-            (q,). None: no weight is excluded.
+            (q,). None: there are too few plain dev queries to measure a loss.
         is_plain: Whether all relevant documents of a dev query lack known queries, (q,).
         text: A sentence that says what is excluded, or why nothing is.
         word_components: Names of the components that search words of known queries. Only their
             weights are lowered to keep the limit.
+        largest_weights: Largest weight of some components, by name. Where no loss can be measured,
+            words of known queries must not make a component more important.
     """
 
     reference: np.ndarray | None
     is_plain: np.ndarray
     text: str
     word_components: frozenset[str] = frozenset()
+    largest_weights: Mapping[str, float] = field(default_factory=dict)
 
     def excludes(self, values: np.ndarray) -> bool:
         """Return whether documents without known queries lose clearly more than `MAX_LOSS`.
@@ -474,25 +477,28 @@ def find_loss_limit(
     if plain_search is search:
         text = "no weight is excluded, because no component searches words of known queries"
         return LossLimit(None, is_plain, text)
-    if plain_queries < MIN_LEARNING_QUERIES:
-        text = (
-            f"no weight is excluded, because {plain_queries} dev queries for documents without "
-            f"known queries are fewer than {MIN_LEARNING_QUERIES}"
-        )
-        return LossLimit(None, is_plain, text)
-
-    scored = score_candidates(plain_search, dev)
-    plain_fusion = choose_weights(search.fusion, scored, dev, metric, fixed)
-    reference = metric_values(scored, plain_fusion.weights, dev, metric)
-    text = (
-        f"weights are excluded by which {plain_queries} dev queries for documents without known "
-        f"queries clearly lose more than {MAX_LOSS:g}"
-    )
     word_components = [
         name
         for name, component in search.components.items()
         if plain_search.components[name] is not component
     ]
+
+    scored = score_candidates(plain_search, dev)
+    plain_fusion = choose_weights(search.fusion, scored, dev, metric, fixed)
+    if plain_queries < MIN_LEARNING_QUERIES:
+        text = (
+            f"{', '.join(word_components)} weighs at most as much as without known queries, "
+            f"because {plain_queries} dev queries for documents without known queries are fewer "
+            f"than {MIN_LEARNING_QUERIES}"
+        )
+        largest_weights = {name: plain_fusion.weights[name] for name in word_components}
+        return LossLimit(None, is_plain, text, frozenset(word_components), largest_weights)
+
+    reference = metric_values(scored, plain_fusion.weights, dev, metric)
+    text = (
+        f"weights are excluded by which {plain_queries} dev queries for documents without known "
+        f"queries clearly lose more than {MAX_LOSS:g}"
+    )
     return LossLimit(reference, is_plain, text, frozenset(word_components))
 
 
@@ -509,9 +515,9 @@ def choose_weights(
     The search is coordinate-wise. The first component keeps its weight. The weights of the others
     are set one after the other to the best value of `WEIGHT_GRID`, in two rounds if there are
     several. A weight changes only if the gain is clear (see `is_clear_gain`). There is one
-    exception: if the limit excludes the present weights, a component that searches words of known
-    queries gets the best value that is not excluded. If all are, its weight stays. Late interaction
-    with weight 0 is removed from the fusion.
+    exception: if the limit excludes the present weight of a component that searches words of known
+    queries, the component gets the best value that is not excluded. If all are, its weight stays.
+    Late interaction with weight 0 is removed from the fusion.
 
     Args:
         fusion: A fusion with initial weights.
@@ -599,9 +605,13 @@ def _best_weight(
         values[weight] = metric_values(scored, tried_weights, dev, metric)
         means[weight] = round(float(values[weight].mean()), MEAN_DECIMALS)
 
-    allowed = [weight for weight in values if limit is None or not limit.excludes(values[weight])]
-    is_excluded = present not in allowed
-    if is_excluded and limit is not None and name not in limit.word_components:
+    allowed = []
+    for weight in values:
+        is_excluded = limit is not None and limit.excludes(values[weight])
+        is_too_large = limit is not None and weight > limit.largest_weights.get(name, np.inf)
+        if not is_excluded and not is_too_large:
+            allowed.append(weight)
+    if limit is not None and present not in allowed and name not in limit.word_components:
         # The weights of other components are not at fault, so they follow the usual rule.
         allowed = list(values)
     if not allowed:

@@ -6,11 +6,18 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from model_code.corpus.tables import Judgements
 from model_code.retriever_settings import FusionSettings
-from model_code.stages.fusion import MIN_LEARNING_QUERIES, FusionBuilder, WeightsChoice
+from model_code.stages import fusion
+from model_code.stages.fusion import (
+    MIN_LEARNING_QUERIES,
+    FusionBuilder,
+    LossLimit,
+    WeightsChoice,
+)
 from tests.model_code.retrieval.test_fused import TableRetriever
 
 ASKED = 90
@@ -76,20 +83,32 @@ def test_weight_that_harms_documents_without_known_queries_is_excluded() -> None
     assert choice.limit.startswith("weights are excluded by which 30 dev queries")
 
 
-@pytest.mark.parametrize(
-    ("plain_queries", "known", "reason"),
-    [
-        (MIN_LEARNING_QUERIES - 1, True, "because 29 dev queries"),
-        (MIN_LEARNING_QUERIES, False, "because no component searches words of known queries"),
-    ],
-)
-def test_no_weight_is_excluded_if_harm_cannot_be_measured(
-    plain_queries: int, known: bool, reason: str
+def test_words_get_no_larger_weight_if_harm_cannot_be_measured() -> None:
+    choice = choose(MIN_LEARNING_QUERIES - 1)
+
+    # Without words of known queries, the weight 3.0 is best.
+    assert choice.fusion.weights == {"svdr": 2.5, "bm25_known": 3.0}
+    assert "weighs at most as much as without known queries, because 29" in choice.limit
+
+
+@pytest.mark.parametrize(("largest", "weight"), [(2.5, 2.5), (3.0, 3.0), (8.0, 3.0)])
+def test_weight_does_not_exceed_the_largest_one(
+    monkeypatch: pytest.MonkeyPatch, largest: float, weight: float
 ) -> None:
-    choice = choose(plain_queries, known)
+    def limit(*_: Any) -> LossLimit:
+        words = frozenset({"bm25_known"})
+        return LossLimit(None, np.zeros(60, bool), "capped", words, {"bm25_known": largest})
+
+    monkeypatch.setattr(fusion, "find_loss_limit", limit)
+
+    assert choose(MIN_LEARNING_QUERIES - 1).fusion.weights["bm25_known"] == weight
+
+
+def test_no_weight_is_excluded_without_words_of_known_queries() -> None:
+    choice = choose(MIN_LEARNING_QUERIES, known=False)
 
     assert choice.fusion.weights == {"svdr": 2.5, "bm25_known": 3.0}
-    assert reason in choice.limit
+    assert "because no component searches words of known queries" in choice.limit
 
 
 def test_weights_are_reported_for_both_groups() -> None:
