@@ -28,7 +28,7 @@ from model_code.text.known_queries import by_document
 from orchestration.running_service import find_running_service
 
 if TYPE_CHECKING:
-    from model_code.encoding.encoder import VectorsWithSigns
+    from model_code.encoding.encoder import Encoder, VectorsWithSigns
     from model_code.retrieval.bm25_known import KnownWords
     from model_code.retrieval.index_settings import IndexSettings
     from model_code.retrieval.indexed import NewPassages
@@ -71,7 +71,8 @@ def make_project(
         apply_process: Whether the service applies changes in a separate process.
         search_processes: Number of processes that search. 0: threads of the service search.
         known: Known queries of the documents, whose words BM25 counts with the weight that a build
-            without judged dev queries has. None: the documents have no known queries.
+            without judged dev queries has. The fusion then also searches headlines. None: the
+            documents have no known queries.
 
     Returns:
         The project. Its default retriever is `RETRIEVER`.
@@ -118,7 +119,7 @@ def make_project(
         passages_of_build = NewPassages(texts, ids, known=by_document(known or ()))
         words = None if known is None else KnownWords(DEFAULT_WEIGHT, in_length=True)
         encoder_folder, index_folder = _build_fusion(
-            build, vectors, passages_of_build, feedback, words
+            build, encoder, vectors, passages_of_build, feedback, words
         )
     known_queries_file = None
     if known is not None:
@@ -159,6 +160,7 @@ def random_tokens(texts: Sequence[str], dimension: int) -> TokenSigns:
 
 def _build_fusion(
     build: Path,
+    encoder: Encoder,
     vectors: np.ndarray,
     passages: NewPassages,
     feedback: float,
@@ -166,8 +168,12 @@ def _build_fusion(
 ) -> tuple[Path, Path]:
     """Write a fusion of the dense index and BM25; return its encoder and index folders.
 
+    With known queries, it also searches headlines, like the baseline `untrained` of a build. The
+    vectors of the documents stand for those of their headlines.
+
     Args:
         build: Folder with the dense encoder and index, below which the fusion is written.
+        encoder: The encoder.
         vectors: Vectors of the documents, (n, H).
         passages: Texts, ids and known queries of the documents.
         feedback: Weight of pseudo-relevance feedback.
@@ -175,17 +181,22 @@ def _build_fusion(
     """
     from model_code.retrieval import bm25
     from model_code.retrieval.fused import Fusion, ScoreNormalizer, build_folders
-    from model_code.retrieval.index_settings import Bm25Settings
+    from model_code.retrieval.headline import build_index
+    from model_code.retrieval.index_settings import Bm25Settings, IndexSettings
 
     bm25_folders = (build / "bm25_encoder", build / "bm25_index")
     bm25.build_folders(passages, Bm25Settings(), *bm25_folders, words=words)
 
-    fusion = Fusion(
-        {"dense": 1.0, "bm25": 5.0, "dense.late": 1.0},
-        {"dense": ScoreNormalizer.fit(vectors)},
-        feedback=feedback,
-    )
     components = {"dense": (build / "encoder", build / "index"), "bm25": bm25_folders}
+    weights = {"dense": 1.0, "bm25": 5.0, "dense.late": 1.0}
+    normalizers = {"dense": ScoreNormalizer.fit(vectors)}
+    if words is not None:
+        headlines = build / "headline_index"
+        build_index(vectors, passages.document_ids, encoder, IndexSettings(), headlines)
+        components["headline"] = (build / "encoder", headlines)
+        weights["headline"] = 0.5
+        normalizers["headline"] = normalizers["dense"]
+    fusion = Fusion(weights, normalizers, feedback=feedback)
     fused_folders = (build / "fused_encoder", build / "fused_index")
     build_folders(components, fusion, *fused_folders)
     return fused_folders

@@ -159,7 +159,7 @@ class Corpus:
 
 
 def make_collection(root: Path, corpus: Corpus, passages: int, base: str | Path) -> Project:
-    """Build a live collection: a fusion of vectors, late interaction and BM25.
+    """Build a live collection: a fusion of vectors, late interaction, BM25 and headlines.
 
     Args:
         root: Folder of the project.
