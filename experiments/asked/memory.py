@@ -359,9 +359,16 @@ def choose_fusion(
         found = search.candidates(
             vectors, collection.queries.tokens[rows], collection.query_counts[rows]
         )
-        weights, values = choose_weights(search, found, vectors, relevant, grid)
+        tried = dict(grid)
+        is_blind = unasked.sum() < MIN_LEARNING_QUERIES
+        if candidates and is_blind:
+            # Dev cannot show the harm of words, so they must not make BM25 more important.
+            largest_weight = candidates[0].weights.bm25
+            tried["bm25"] = [weight for weight in grid["bm25"] if weight <= largest_weight]
+        weights, values = choose_weights(search, found, vectors, relevant, tried)
         candidates.append(Choice(words, weights, values, unasked))
-    return candidates[0], choose(candidates, grid["largest_loss"])
+    has_unasked_documents = len(known_documents(trial)) < len(collection.dataset.ids)
+    return candidates[0], choose(candidates, grid["largest_loss"], has_unasked_documents)
 
 
 def choose_bm25(
@@ -374,30 +381,41 @@ def choose_bm25(
         search = collection.search(known_counts, words)
         values = np.array(bm25_ndcg(collection, search, trial.dev, trial.qrels))
         candidates.append(Choice(words, Weights(), values, unasked))
-    return candidates[0], choose(candidates, grid["largest_loss"])
+    has_unasked_documents = len(known_documents(trial)) < len(collection.dataset.ids)
+    return candidates[0], choose(candidates, grid["largest_loss"], has_unasked_documents)
 
 
 def unasked_queries(trial: Trial) -> np.ndarray:
     """Return whether each dev query (q,) asks for documents without known queries only."""
-    known_documents: set[int] = set()
+    known = known_documents(trial)
+    return np.array([trial.qrels[query].isdisjoint(known) for query in trial.dev])
+
+
+def known_documents(trial: Trial) -> set[int]:
+    """Return the numbers of the documents with a query that is known while dev judges."""
+    known: set[int] = set()
     for query in trial.dev_known:
-        known_documents.update(trial.qrels[query])
-    return np.array([trial.qrels[query].isdisjoint(known_documents) for query in trial.dev])
+        known.update(trial.qrels[query])
+    return known
 
 
-def choose(candidates: Sequence[Choice], largest_loss: float) -> Choice:
+def choose(
+    candidates: Sequence[Choice], largest_loss: float, has_unasked_documents: bool
+) -> Choice:
     """Choose how known queries count as words, by the rule of the product.
 
     A candidate is left out if dev queries for documents without known queries lose more than
-    `largest_loss` by it. The default is left out only if this loss is clear. With few such queries,
-    no candidate is left out. Of the others, the one with the best mean on dev is chosen, but it
-    replaces the default only if its gain is clear. See `model_code.stages.known_words` and
-    `model_code.stages.fusion`.
+    `largest_loss` by it. The default is left out only if this loss is clear. If there are few such
+    queries, but such documents, no harm can be shown. Then all candidates are left out in which
+    known queries count more than by default. Of the others, the one with the best mean on dev is
+    chosen, but it replaces the default only if its gain is clear. See
+    `model_code.stages.known_words` and `model_code.stages.fusion`.
 
     Args:
         candidates: The candidates. In the first one, known queries do not count. One of the others
             is the default.
         largest_loss: Largest loss of nDCG@10.
+        has_unasked_documents: Whether a document of the collection has no known query.
     """
     plain = candidates[0]
     default = next(candidate for candidate in candidates if candidate.words == DEFAULT_WORDS)
@@ -408,8 +426,9 @@ def choose(candidates: Sequence[Choice], largest_loss: float) -> Choice:
             candidate.unasked_loss = float(losses.mean())
         is_harmful = candidate.unasked_loss > largest_loss
         if losses.size < MIN_LEARNING_QUERIES:
-            is_harmful = False
-        if candidate is default and is_harmful:
+            counts_more = candidate.words.weight >= DEFAULT_WORDS.weight
+            is_harmful = has_unasked_documents and counts_more and candidate is not default
+        elif candidate is default and is_harmful:
             is_harmful = is_clear_gain(losses)
         if not is_harmful:
             allowed.append(candidate)

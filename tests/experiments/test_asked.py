@@ -259,7 +259,22 @@ def test_words_are_chosen_without_harm(unasked_value: float, weight: float) -> N
         dev_choice(WordSettings(1.0, True), [0.8, unasked_value], unasked),
     ]
 
-    assert choose(candidates, largest_loss=0.01).words.weight == weight
+    chosen = choose(candidates, largest_loss=0.01, has_unasked_documents=True)
+    assert chosen.words.weight == weight
+
+
+@pytest.mark.parametrize(("has_unasked_documents", "weight"), [(True, 0.25), (False, 1.0)])
+def test_words_count_more_only_if_dev_can_show_harm(
+    has_unasked_documents: bool, weight: float
+) -> None:
+    asked_only = [False, False]
+    candidates = [
+        dev_choice(WordSettings(), [0.5, 0.5], asked_only),
+        dev_choice(DEFAULT_WORDS, [0.6, 0.6], asked_only),
+        dev_choice(WordSettings(1.0, True), [0.8, 0.8], asked_only),
+    ]
+
+    assert choose(candidates, 0.01, has_unasked_documents).words.weight == weight
 
 
 def test_few_queries_without_known_ones_are_pooled() -> None:
@@ -342,8 +357,7 @@ BESIDE_WORDS = "IncDSI as shipped and words of all/new less without IncDSI"
         ),
         (
             "docs/retrievers.md",
-            "lost {{unasked tldr/fusion|size}}. With the default weight they lost "
-            "{{unasked tldr/default fusion|size}}",
+            "the other documents of tldr lose {{unasked tldr/fusion|size}}",
         ),
         (
             "experiments/README.md",
