@@ -8,6 +8,7 @@ need a dictionary. Unicode's word boundaries (UAX 29) split Chinese in the same 
 
 from __future__ import annotations
 
+import io
 import re
 import unicodedata
 from collections.abc import Iterator
@@ -136,6 +137,18 @@ def split_first_sentence(text: str) -> tuple[str, str]:
     stripped = text.strip()
     first = SENTENCE_BOUNDARY.split(stripped, maxsplit=1)[0]
     return " ".join(first.split()), stripped[len(first) :]
+
+
+def split_lines(text: str) -> list[str]:
+    """Return the lines of a text, which end with a line feed or a carriage return.
+
+    `str.splitlines` also splits at characters that may stand inside a line, such as the line
+    separator U+2028, which word processors write.
+
+    >>> split_lines("one\\u2028more\\r\\ntwo\\n")
+    ['one\\u2028more', 'two']
+    """
+    return [line.removesuffix("\n") for line in io.StringIO(text, newline=None)]
 
 
 def split_words(text: str) -> list[str]:

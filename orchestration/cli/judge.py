@@ -13,7 +13,7 @@ import typer
 from model_code.errors import FreshetError
 from model_code.project import Project
 from model_code.text.known_queries import normalize_query
-from model_code.text.words import is_valid_utf8, print_message
+from model_code.text.words import is_valid_utf8, print_message, split_lines
 from orchestration.cli.options import AsJson, DryRun
 from orchestration.running_service import find_running_service
 
@@ -228,7 +228,7 @@ def _read_lines(file: Path) -> list[str]:
         raise FreshetError(f"{file} is not a whole text file; {remedy}") from None
     if not is_valid_utf8(text):
         raise FreshetError(f"{file} is not a text file; {remedy}")
-    return text.splitlines()
+    return split_lines(text)
 
 
 def _judge_hits(question: str, hits: Sequence[Hit]) -> tuple[list[JudgedPair], bool]:

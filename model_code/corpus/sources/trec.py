@@ -32,6 +32,7 @@ from model_code.corpus.sources.readers import SUFFIXES, read_rows
 from model_code.errors import FreshetError
 from model_code.files import hash_path
 from model_code.progress import Progress, no_progress
+from model_code.text.words import split_lines
 
 # Number of fields of a line of qrels: query, iteration, document and relevance.
 QREL_FIELDS = 4
@@ -224,7 +225,7 @@ def read_topics(path: Path) -> Iterator[Row | RefusedRow]:
             yield _topic_row(f"{path.name}:{number}", element[1], query_text, content)
         return
 
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(split_lines(text), start=1):
         if not line.strip():
             continue
         location = f"{path.name}:{number}"

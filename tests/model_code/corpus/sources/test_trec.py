@@ -106,6 +106,16 @@ def test_topics_of_three_formats(tmp_path, topics):
     ]
 
 
+def test_line_separator_inside_a_topic_ends_no_line(tmp_path):
+    path = tmp_path / "topics"
+    path.write_text("301\tsilted\u2028harbours\r\n302\twool prices\n", encoding="utf-8", newline="")
+
+    rows = [row.values for row in read_topics(path)]
+
+    assert [row["id"] for row in rows] == ["301", "302"]
+    assert rows[0]["text"].split() == ["silted", "harbours"]
+
+
 def test_torn_lines_are_refused_and_others_kept(tmp_path):
     path = tmp_path / "qrels"
     path.write_text("301 0 GAZETTE-1\n302 0 GAZETTE-2 1\n")
