@@ -219,7 +219,8 @@ def format_words(words: Mapping[str, Any]) -> str:
     """Return how known queries count as words: the weight, and whether they count for length."""
     if not words["weight"]:
         return "0"
-    return f"{words['weight']:g}, {'yes' if words['in_length'] else 'no'}"
+    counts_in_length = "yes" if words["in_length"] else "no"
+    return f"{words['weight']:g}, {counts_in_length}"
 
 
 def arrivals_table(title: str, name: str, encoder: str, rows: Mapping[str, Any]) -> str:
@@ -328,8 +329,10 @@ def tried_table(collections: Mapping[str, Any]) -> str:
                     f"{row['old']:+.3f}",
                     f"{row['new']:+.3f}",
                 ]
-                for age in ("old", "new"):
-                    cells.append("" if guard is None else f"{guard[age]:+.3f}")
+                if guard is None:
+                    cells.extend(["", ""])
+                else:
+                    cells.extend([f"{guard['old']:+.3f}", f"{guard['new']:+.3f}"])
                 lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

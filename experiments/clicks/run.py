@@ -604,7 +604,8 @@ def _verdict_table(simulations: Sequence[Mapping[str, Any]]) -> str:
     for gate, name in names.items():
         harms_held = sum(not row["promoted"][gate] for row in harms)
         gains_held = sum(not row["promoted"][gate] for row in gains)
-        lines.append(f"| {name} | {harms_held} of {len(harms)} | {gains_held} of {len(gains)} |")
+        cells = [name, f"{harms_held} of {len(harms)}", f"{gains_held} of {len(gains)}"]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -100,7 +100,11 @@ def format_interval(cell: Mapping[str, float], key: str = "value", sign: str = "
     >>> format_interval({"value": 0.5, "low": 0.4321, "high": 0.6})
     '0.500 [0.432, 0.600]'
     """
-    return f"{cell[key]:{sign}.3f} [{cell['low']:{sign}.3f}, {cell['high']:{sign}.3f}]"
+    form = f"{sign}.3f"
+    value = format(cell[key], form)
+    low = format(cell["low"], form)
+    high = format(cell["high"], form)
+    return f"{value} [{low}, {high}]"
 
 
 def describe_interval(cell: Mapping[str, Any]) -> str:
@@ -192,7 +196,10 @@ def _ranking_text(documents: Sequence[tuple[str, bool]]) -> str:
     """Return the ids of documents as one text, with a mark before each relevant one."""
     marked = []
     for name, is_relevant in documents:
-        marked.append(f"{RELEVANT_MARK} {name}" if is_relevant else name)
+        if is_relevant:
+            marked.append(f"{RELEVANT_MARK} {name}")
+        else:
+            marked.append(name)
     return "; ".join(marked)
 
 

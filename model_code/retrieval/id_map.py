@@ -619,7 +619,9 @@ class IdMaps:
         better = rows[row_scores > worst]
         document_ids = self.document_ids
         equal = sorted(rows[row_scores == worst].tolist(), key=document_ids.__getitem__)
-        return np.sort(np.concatenate([better, equal[: k - len(better)]]).astype(np.int64))
+        places_left = k - len(better)
+        chosen = np.concatenate([better, equal[:places_left]])
+        return np.sort(chosen.astype(np.int64))
 
     def require_known(self, document_ids: Iterable[str]) -> None:
         """Raise FreshetError if one of the documents is in no map, or is removed."""

@@ -441,6 +441,17 @@ class LossLimit:
             return False
         return is_clear_loss((self.reference - values)[self.is_plain])
 
+    def allows(self, name: str, weight: float, values: np.ndarray) -> bool:
+        """Return whether a component may get a weight.
+
+        Args:
+            name: Name of the component.
+            weight: The weight.
+            values: Metric of each dev query with this weight, (q,).
+        """
+        largest_weight = self.largest_weights.get(name, np.inf)
+        return weight <= largest_weight and not self.excludes(values)
+
     def describe(self, chosen: np.ndarray) -> str:
         """Return `text`, and whether the chosen weights exceed the limit nevertheless.
 
@@ -448,7 +459,7 @@ class LossLimit:
             chosen: Metric of each dev query with the chosen weights, (q,).
         """
         if self.excludes(chosen):
-            return f"{self.text}; by all weights that were tried they do, also by the chosen ones"
+            return f"{self.text}; the chosen weights exceed this limit, as all that were tried do"
         return self.text
 
     def reference_means(self, dev: Judgements) -> dict[str, float]:
@@ -487,7 +498,7 @@ def find_loss_limit(
     plain_fusion = choose_weights(search.fusion, scored, dev, metric, fixed)
     if plain_queries < MIN_LEARNING_QUERIES:
         text = (
-            f"{', '.join(word_components)} weighs at most as much as without known queries, "
+            f"the weight of {', '.join(word_components)} is at most that without known queries, "
             f"because {plain_queries} dev queries for documents without known queries are fewer "
             f"than {MIN_LEARNING_QUERIES}"
         )
@@ -607,9 +618,7 @@ def _best_weight(
 
     allowed = []
     for weight in values:
-        is_excluded = limit is not None and limit.excludes(values[weight])
-        is_too_large = limit is not None and weight > limit.largest_weights.get(name, np.inf)
-        if not is_excluded and not is_too_large:
+        if limit is None or limit.allows(name, weight, values[weight]):
             allowed.append(weight)
     if limit is not None and present not in allowed and name not in limit.word_components:
         # The weights of other components are not at fault, so they follow the usual rule.

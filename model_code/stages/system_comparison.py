@@ -191,8 +191,12 @@ def _examples(
             first_documents = {
                 name: _first_documents(run, query, relevant) for name, run in runs.items()
             }
+            shown_query = texts.get(query, query)
+            if query in corpus.typed_queries:
+                # A user typed this query. Its id is shown in place of its text.
+                shown_query = query
             example = {
-                "query": query if query in corpus.typed_queries else texts.get(query, query),
+                "query": shown_query,
                 "difference": difference,
                 "first": first_documents,
             }

@@ -68,6 +68,11 @@ def make_trainer(
             # project's hierarchy do not fit its vectors, so the passages are clustered again.
             hierarchy = cluster(_encode_passages(context, encoder, data))
 
+    # Co-training clusters the passages again while it trains.
+    cluster_again = None
+    if settings.cotraining:
+        cluster_again = cluster
+
     return kind(
         encoder,
         data,
@@ -75,7 +80,7 @@ def make_trainer(
         seed,
         hierarchy=hierarchy,
         dev=dev,
-        cluster=cluster if settings.cotraining else None,
+        cluster=cluster_again,
         checkpoints=context.checkpoints,
         progress=context.progress("train"),
         **options,

@@ -486,7 +486,7 @@ def test_limit_raises_no_weight_of_another_component() -> None:
 def test_limit_that_is_not_kept_is_reported() -> None:
     limit = LossLimit(np.ones(40), np.ones(40, bool), "as stated", frozenset({"bm25_known"}))
 
-    assert limit.describe(np.zeros(40)).startswith("as stated; by all weights")
+    assert limit.describe(np.zeros(40)).startswith("as stated; the chosen weights exceed")
     assert limit.describe(np.ones(40)) == "as stated"
 
 

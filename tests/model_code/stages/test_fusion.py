@@ -88,7 +88,9 @@ def test_words_get_no_larger_weight_if_harm_cannot_be_measured() -> None:
 
     # Without words of known queries, the weight 3.0 is best.
     assert choice.fusion.weights == {"svdr": 2.5, "bm25_known": 3.0}
-    assert "weighs at most as much as without known queries, because 29" in choice.limit
+    assert (
+        "the weight of bm25_known is at most that without known queries, because 29" in choice.limit
+    )
 
 
 @pytest.mark.parametrize(("largest", "weight"), [(2.5, 2.5), (3.0, 3.0), (8.0, 3.0)])
